@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess

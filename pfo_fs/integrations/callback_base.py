@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from inspect import signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import Guard
@@ -44,7 +44,7 @@ class FrameworkCallback:
         raise NotImplementedError
 
     def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
-        kind: Callable[..., FrameworkCallback] = cls  # mypy takes a type variable for nothing that can be hashed
+        kind: type = cls  # mypy takes a type variable for nothing that can be hashed
         try:
             base = cls.load_base()
         except ImportError as error:
@@ -52,10 +52,14 @@ class FrameworkCallback:
         made: AnyCallback = object.__new__(_with_base(kind, base))
         return made
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        """Keeps the arguments, and sets all other attributes, without starting anything."""
+    def _prepare(self, *arguments: object, **options: object) -> None:
+        """Keeps the arguments, without starting anything."""
         self._arguments, self._options = arguments, options
         self._wraps = ObjectWraps()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Sets all other attributes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         arguments = [None if isinstance(value, EnergyMonitor) else value for value in self._arguments]
@@ -88,8 +92,8 @@ class PowerLimitCallback(FrameworkCallback):
             check_numbers(signature(GlobalPowerLimitOptimizer).bind(*arguments, **options).arguments)
         self._prepare(*arguments, **options)
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._is_started = False
         self.optimizer = GlobalPowerLimitOptimizer.nothing()
 
@@ -97,7 +101,7 @@ class PowerLimitCallback(FrameworkCallback):
         """Makes the optimizer, once; a collective call of all ranks."""
         if not self._is_started:
             self._is_started = True
-            self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)
+            self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
         """See `GlobalPowerLimitOptimizer`."""
@@ -124,14 +128,15 @@ class LoadClocksCallback(FrameworkCallback):
     """
 
     def __init__(
-        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], object] = from_batch, **options: Any
+        self, shared_dir: str | os.PathLike[str], loads: Callable[..., object] = from_batch, **options: object
     ) -> None:
         self._prepare(loads, shared_dir=shared_dir, **options)
 
-    def _prepare(self, loads: Callable[[Any], object], **options: Any) -> None:
-        super()._prepare(loads, **options)
-        self._read = loads
-        self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
+    def _reset(self) -> None:
+        super()._reset()
+        self._read: Callable[..., object]
+        (self._read,) = self._arguments  # type: ignore[assignment]
+        self._guard = Guard(lambda _: self.close(), strict=bool(self._options.get("strict")), what="clocks from loads")
         self.clocks = LoadClocks.nothing()
         self._model: Module | None = None  # that of `clocks`, until they are closed
 
@@ -139,7 +144,7 @@ class LoadClocksCallback(FrameworkCallback):
         """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
         if model is not self._model:
             self.clocks.close()
-            self.clocks, self._model = LoadClocks(model=model, **self._options), model
+            self.clocks, self._model = LoadClocks(model=model, **self._options), model  # type: ignore[arg-type]
 
     def _load(self, batch: object) -> object:
         """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
@@ -179,5 +184,5 @@ def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Ma
 
 
 @lru_cache
-def _with_base(kind: Any, base: type) -> type:
+def _with_base(kind: type, base: type) -> type:
     return type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})

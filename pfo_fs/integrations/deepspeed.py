@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
@@ -75,7 +75,7 @@ class DeepSpeedPipeline:
         ]
         return [Instruction(*place, next(counts[place])) for place in places]
 
-    def _stage(self, stage_id: int, phase: int | None) -> int:
+    def _stage(self, stage_id: int, phase: object) -> int:
         """The stage of an instruction: in DualPipeV, a rank's stage of phase 1 is on the way back."""
         return 2 * self._engine.num_stages - 1 - stage_id if phase else stage_id
 
@@ -84,7 +84,7 @@ class DeepSpeedPipeline:
         engine, train_batch = self._engine, self._engine.train_batch
 
         def bracketed(run: Callable[..., Result], name: str) -> Callable[..., Result]:
-            def run_instruction(engine: PipelineEngine, *arguments: object, **options: Any) -> Result:
+            def run_instruction(engine: PipelineEngine, *arguments: object, **options: object) -> Result:
                 stage = None
                 with marks.guard:
                     stage = self._stage(engine.stage_id, options.get("phase"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
-_CLASS: Any = vars(object)["__class__"]
+_CLASS = vars(object)["__class__"]
 """The class of an object, also of accelerate's loaders, which tell another one."""
 
 
@@ -34,8 +34,8 @@ class HFCallback(FrameworkCallback):
         base: type = TrainerCallback
         return base
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._trainer: Trainer | None = None  # the Trainer to which the callback is attached
 
     def _join(self, trainer: Trainer) -> None:
@@ -99,12 +99,12 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
     """
 
     @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         self._take(args, options)
         self.start()
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._batch_size: int | None = None
 
     def attach(self, trainer: Trainer) -> HFGlobalPowerLimitOptimizer:
@@ -178,8 +178,8 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         ConfigError: transformers is not installed.
     """
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._watched: list[tuple[DataLoader, type]] = []  # loaders, and the classes that they had
         self._fetched: deque[object] = deque()  # loads of batches that the loader has before they are on the GPU
         self._taken: list[object] = []  # those of the batches that the Trainer has got since the last step began

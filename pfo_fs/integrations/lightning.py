@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
@@ -56,11 +56,11 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         self._take(args, options)
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._step = -1  # `global_step` at the begin of the step that runs
 
     def setup(self, _trainer: object, _module: object, stage: str) -> None:
@@ -156,8 +156,8 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._steps: deque[list[object]] = deque()
         self._left = 0  # micro-batches of the step that runs
         self._is_set_up = False

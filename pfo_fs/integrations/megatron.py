@@ -116,7 +116,7 @@ def attach(
     shared_dir: str | os.PathLike[str],
     *,
     num_microbatches: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> MegatronAttachment:
     """`pfo_fs.attach` for a Megatron model, after `initialize_model_parallel`.
 
@@ -132,7 +132,7 @@ def hooks(
     model_provider: Callable[..., MegatronModule],
     forward_step: Callable[..., Result],
     shared_dir: str | os.PathLike[str],
-    **options: Any,
+    **options: object,
 ) -> tuple[Callable[..., MegatronModule], Callable[..., Result]]:
     """Returns the two functions for Megatron-LM's `pretrain`, such that its steps are followed.
 
@@ -144,7 +144,7 @@ def hooks(
     def provide(*arguments: object, **keywords: object) -> MegatronModule:
         model = model_provider(*arguments, **keywords)
         if not attached:
-            attached.append(attach(model, shared_dir, **options))
+            attached.append(attach(model, shared_dir, **options))  # type: ignore[arg-type]
         return model
 
     @wraps(forward_step)
@@ -166,7 +166,7 @@ class MegatronAttachment(Attachment):
         self._orders_of: dict[int, Sequence[Sequence[Instruction]]] = {}
 
     def _follow(
-        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, object]
     ) -> None:
         """See `Attachment`; also follows the number of micro-batches, which changes while it ramps up."""
         super()._follow(find, shared_dir, options)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
+from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.guard import Guard, InTraining
@@ -233,7 +233,7 @@ class Attachment(InTraining):
         cls: type[AnyAttachment],
         find: Callable[[], PipelineAdapter],
         shared_dir: str | os.PathLike[str],
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> AnyAttachment:
         """Makes the optimizer of an adapter; see `attach_pipeline`."""
         made = cls.__new__(cls)
@@ -243,7 +243,7 @@ class Attachment(InTraining):
         return made
 
     def _follow(
-        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, object]
     ) -> None:
         adapter = self._adapter = self._on_all_ranks(find, options)
         dims = adapter.parallel_dims()
@@ -263,9 +263,9 @@ class Attachment(InTraining):
         loads = given.pop("loads", None)
         steps: optimizer.PFOFileOptimizer | LoadSteps
         if loads is None:
-            self.optimizer = steps = optimizer.PFOFileOptimizer(shared_dir, **given)
+            self.optimizer = steps = optimizer.PFOFileOptimizer(shared_dir, **given)  # type: ignore[arg-type]
         else:
-            self._clocks = LoadClocks(shared_dir, orders=orders, **given)
+            self._clocks = LoadClocks(shared_dir, orders=orders, **given)  # type: ignore[arg-type]
             self._load_steps = steps = LoadSteps(self._clocks, loads if callable(loads) else None)
             self.optimizer = self._clocks.optimizer
         if not self.optimizer.follows:
@@ -280,7 +280,7 @@ class Attachment(InTraining):
             (self._clocks or self.optimizer).close()
             raise
 
-    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, Any]) -> Result:
+    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, object]) -> Result:
         """Returns what `work` returns; an error of any rank is one of all."""
         ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
         try:
@@ -353,7 +353,7 @@ class Attachment(InTraining):
         self.close()
 
 
-def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: object) -> Attachment:
     """Follows the steps of a framework; a collective call of all ranks.
 
     Args:

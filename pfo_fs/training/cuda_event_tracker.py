@@ -41,7 +41,7 @@ _EPOCH_NS = 60_000_000_000
 
 
 class _Held(NamedTuple):
-    """One mark of a step whose events are not read yet: its time, or the event that has it."""
+    """A mark of a step whose events are not read yet: its time, or the event that has it."""
 
     first: int
     code: int
@@ -107,8 +107,6 @@ class CudaEventTracker(InstructionTracker):
             code = self._end_codes.get(name if isinstance(name, str) else str(name))
             if code is not None:
                 self._record(code)
-            elif self._mark_check is not None:
-                self._mark_check.unknown_end = name
 
     def step_end(self) -> None:
         """Ends a step."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.device.shared_page import (
     BEGIN,
@@ -46,8 +46,8 @@ _MAX_MHZ = 60_000
 _MAX_NUMBER = (1 << 62) - 1
 """The highest number of a schedule; it must fit into a word of the page."""
 
-_Entry = tuple[Any, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
-_END: Any = object()
+_Entry = tuple[str, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
+_END: str = object()  # type: ignore[assignment]
 """Stands for a name at the end of a plan; no name is equal to it."""
 _STOP: _Entry = (_END, None, 0, 0)
 _NOTHING: list[_Entry] = [_STOP]
@@ -272,8 +272,6 @@ class InstructionTracker:
             if self._measuring:
                 code = self._end_codes.get(name if isinstance(name, str) else str(name))
                 if code is None:
-                    if self._mark_check is not None:
-                        self._mark_check.unknown_end = name
                     return
                 words = self._words
                 head = self._head

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from pydantic import ValidationError
 
@@ -203,7 +203,7 @@ class JobJoiner:
             job["coordination"] = "daemon" if created.coordination == "daemon" else "local"
         return job
 
-    def _job_body(self) -> dict[str, Any]:
+    def _job_body(self) -> dict[str, object]:
         dims, request = self.dims, self.request
         try:
             info = JobInfo(

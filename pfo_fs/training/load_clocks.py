@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
@@ -92,14 +92,14 @@ class LoadClocks(InTraining):
         lost_time: float = LOST_TIME,
         profile_path: str | os.PathLike[str] | None = None,
         strict: bool = False,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._start_as_nothing(strict)
         with self._guard:
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
-            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
+            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)  # type: ignore[arg-type]
             if not optimizer.follows:
                 return  # it has said why
             try:

@@ -17,7 +17,11 @@ import logging
 import math
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, Work
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +44,16 @@ class ScheduleBroadcaster:
         import torch.distributed as dist
 
         self.lost = False
-        self._torch: Any = torch
-        self._dist: Any = dist
+        self._torch, self._dist = torch, dist
         self._rank = rank
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+        self._group: ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
         self._outbox: bytes | None = None
         self._phase = "announce"
         self._at_step = 1
         self._flight_steps = 1
-        self._header: Any = None
-        self._payload: Any = None
-        self._work: Any = None
+        self._header: Tensor = None
+        self._payload: Tensor = None
+        self._work: Work = None
 
     def first(self, packet: bytes | None) -> bytes | None:
         """Sends rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""

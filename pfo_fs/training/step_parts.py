@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -100,9 +101,9 @@ def _device_marks(
     return marks.write, "stream write"
 
 
-def _torch_of(spec: str) -> Any:
+def _torch_of(spec: str) -> ModuleType | None:
     """Returns torch if training uses it on a real GPU; else None."""
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     return torch if spec.startswith("nvml:") and torch is not None and torch.cuda.is_available() else None
 
 
@@ -158,7 +159,7 @@ class StepParts:
         return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
 
 
-def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], Any] | None:
+def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], object] | None:
     """Returns what makes an event with timing on the device; None if the training thread's times are used."""
     if kernels is not None:
         from pfo_fs.device.simulated.stream import SimulatedEvent

@@ -50,8 +50,8 @@ def run(tracker: InstructionTracker, begins: list[str], ends: list[str], steps: 
     [
         ([], [], "no instruction was marked in 3 steps: call on_instruction_begin(name)"),
         (["forward"], [], "'forward' began 3 times and ended 0 times"),
-        (["forward"], ["foward"], "it was called with 'foward', which never began"),
-        ([], ["forward"], "it was called with 'forward', which never began"),
+        (["forward"], ["foward"], "'forward' began 3 times and ended 0 times"),
+        ([], ["forward"], "no instruction was marked in 3 steps"),
         (["forward", "backward"], ["forward", "forward"], "'forward' began 3 times and ended 6 times"),
     ],
 )
