@@ -54,9 +54,7 @@ class MegatronPipeline:
 
     def __init__(self, model: MegatronModule | list[MegatronModule], num_microbatches: int | None = None) -> None:
         self.config = config_of(model)
-        if not hasattr(self.config, "timers"):
-            raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
-        ObjectWraps.check_free(self.config, "timers")
+        ObjectWraps.check(self.config, "megatron-core 0.16 to 0.19", "timers")
         _refuse_unmarkable(self.config)
         number = _num_microbatches(after_ramp_up=True) if num_microbatches is None else num_microbatches
         if number is None:
@@ -80,12 +78,9 @@ class MegatronPipeline:
         """The instructions of one step, of each rank of the pipeline.
 
         Raises:
-            ConfigError: This version of Megatron-Core has no functions that tell the order.
+            ImportError: This version of Megatron-Core has no functions that tell the order.
         """
-        try:
-            from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
-        except ImportError as error:
-            raise ConfigError(f"megatron-core {_version()} has no {error.name}") from error
+        from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
 
         count, config = num_microbatches or self.num_microbatches, self.config
         ranks, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
@@ -323,9 +318,3 @@ def _refuse_unmarkable(config: ModelParallelConfig) -> None:
             "with overlap_moe_expert_parallel_comm, Megatron runs a forward and a backward at once and times only the "
             "forward: switch it off, or use the power-limit optimizer (GlobalPowerLimitOptimizer)"
         )
-
-
-def _version() -> str:
-    import megatron.core
-
-    return str(megatron.core.__version__)

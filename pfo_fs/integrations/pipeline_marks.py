@@ -150,13 +150,21 @@ class ObjectWraps:
         self._replaced: list[tuple[object, str, object, object]] = []
 
     @classmethod
-    def check_free(cls, thing: object, *names: str) -> None:
-        """Raises ConfigError if one of these attributes is replaced already."""
-        if any(id(vars(thing).get(name)) in cls._in_place for name in names):
-            raise ConfigError(
-                f"this {type(thing).__name__} is attached already, and one job can follow it; close() the first "
-                "attachment before you attach again"
-            )
+    def check(cls, thing: object, written_for: str, *names: str) -> None:
+        """Raises ConfigError if one of these attributes is missing, or is replaced already.
+
+        Args:
+            written_for: The framework, and its version, whose objects have them.
+        """
+        kind = type(thing).__name__
+        for name in names:
+            if not hasattr(thing, name):
+                raise ConfigError(f"this {kind} has no {name}: pfo-fs was written for {written_for}")
+            if id(vars(thing).get(name)) in cls._in_place:
+                raise ConfigError(
+                    f"this {kind} is attached already, and one job can follow it; close() the first attachment before "
+                    "you attach again"
+                )
 
     def replace(self, thing: object, name: str, value: object) -> None:
         """Sets an attribute of `thing`."""

@@ -199,10 +199,7 @@ class ScheduleSwitcher:
 
 
 # Reasons for default clocks.
-_HELD = "held"
-_LEASE_OVER = "lease over"
-_SCHEDULE_MISSED = "schedule missed"
-_BROADCAST_LOST = "broadcast lost"
+_HELD, _LEASE_OVER, _SCHEDULE_MISSED, _BROADCAST_LOST = "held", "lease over", "schedule missed", "broadcast lost"
 
 _HELD_TEXTS = {
     "off": "pfo-fs is switched off here; default clocks until `pfo-fs on`",
@@ -241,8 +238,10 @@ class ScheduleFeed:
         Never raises, and waits for a limited time at most. `iter_time_s` is None before there was a step.
         """
         for message in messages:
-            if isinstance(message, ClocksHeld):
-                self._hold(message)
+            if isinstance(message, ClocksHeld) and message.why:
+                self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
+            elif isinstance(message, ClocksHeld):
+                self.switcher.resume(_HELD)
             elif isinstance(message, PaceLeaseRenewed):
                 self._lease_until_s = self.monotonic() + message.lease_s if message.lease_s else math.inf
                 self._lease_renewed()
@@ -252,12 +251,6 @@ class ScheduleFeed:
             self._lease_until_s = math.inf
             self._lease_ended()
         self._look_for_gaps(step)
-
-    def _hold(self, message: ClocksHeld) -> None:
-        if message.why:
-            self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
-        else:
-            self.switcher.resume(_HELD)
 
     def _take(self, message: ToTraining, step: int) -> None:
         """Uses a schedule, or that all are withdrawn."""
