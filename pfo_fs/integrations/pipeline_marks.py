@@ -36,6 +36,7 @@ class PipelineMarks:
         in_step: Whether a step has begun and its last instruction has not ended.
         running: The name of the instruction that runs; None between two.
         before_step: Called before each step.
+        holds_step: Whether a step goes on after its last instruction, until `end_step`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class PipelineMarks:
         self.in_step = False
         self.running: str | None = None
         self.before_step: Callable[[], object] = lambda: None
+        self.holds_step = False
         self._opt = opt
         self._order = order
         self._position = 0
@@ -110,7 +112,7 @@ class PipelineMarks:
         self._opt.on_instruction_end(name)
         self.running = None
         self._position += 1
-        if self._position == len(self._order) and not self._runs_longer:
+        if self._position == len(self._order) and not (self._runs_longer or self.holds_step):
             self._order_is_over = True
             self._end_step()
 

@@ -156,4 +156,6 @@ def _tracker_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[...,
         return partial(CudaEventTracker, make_event=partial(SimulatedEvent, kernels.stream))
     if (torch := _torch_of(spec)) is None:
         return InstructionTracker
-    return partial(CudaEventTracker, make_event=partial(torch.cuda.Event, enable_timing=True))
+    is_capturing = torch.cuda.is_current_stream_capturing
+    make_event = partial(torch.cuda.Event, enable_timing=True)
+    return partial(CudaEventTracker, make_event=make_event, is_capturing=is_capturing)

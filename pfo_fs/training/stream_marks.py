@@ -13,8 +13,8 @@ wait while a stream holds about 1,000 operations that have not run; a call made 
 training must not depend on another Python thread of this process to let the device go on, for example one that launches
 the sends which the peers of this stream wait for.
 
-A write that is put into a stream during the capture of a CUDA graph would store the same old number at each replay, so
-`write` refuses it. Writes before and after a replay work as usual.
+A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay: one with
+`REPLAYED` in place of the turn. Writes before and after a replay work as usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.device.shared_page import REPLAYED, TURN_SHIFT
+from pfo_fs.errors import DeviceError
 
 LIBRARY = "libcuda.so.1"
 PAGE_BYTES = 4096
@@ -130,6 +131,7 @@ class RegisteredPage:
 
 _INVALID_CONTEXT = 201
 _CAPTURE_ERRORS = range(900, 909)
+_REPLAYED = REPLAYED << TURN_SHIFT
 _SINGLE_WRITES = 16
 _BURST = 32
 """The self-test writes 16 values one by one, then 32 at once, as training does when it runs ahead of the device."""
@@ -159,32 +161,31 @@ class DriverMarks:
         write, flags = hot.function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
         self._put: Callable[[ctypes.c_void_p, int], int] = lambda handle, value: write(handle, target, value, flags)
 
-    def write(self, value: int) -> None:
+    def write(self, value: int) -> bool:
         """Adds to the current CUDA stream: store the lowest 32 bits of `value` when all work before it has run.
 
+        Returns:
+            Whether the stream is being captured into a CUDA graph.
+
         Raises:
-            CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
             DeviceError: The driver refused; the message has CUDA's name of the error.
         """
-        self.write_on(self.current_stream(), value)
+        return self.write_on(self.current_stream(), value)
 
-    def write_on(self, stream: int, value: int) -> None:
+    def write_on(self, stream: int, value: int) -> bool:
         """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
         handle = self._handles.get(stream)
         if handle is None:
             handle = self._handles[stream] = ctypes.c_void_p(stream)
         error = self._is_capturing(handle, self._to_capturing)
-        if not error and not self._capturing.value:
-            error = self._put(handle, value)
-            if not error:
-                return
-            if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
-                with self.page.context():
-                    error = self._put(handle, value)
-                if not error:
-                    return
-        if not error or error in _CAPTURE_ERRORS:
-            raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
+        captured = not error and self._capturing.value != 0
+        if not error:
+            error = self._put(handle, value | _REPLAYED if captured else value)
+        if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
+            with self.page.context():
+                error = self._put(handle, value)
+        if not error or error in _CAPTURE_ERRORS:  # a graph that cannot be captured, or another thread's, lacks a mark
+            return captured
         raise DeviceError(f"the write into the stream failed with {self._driver.error_name(error)}")
 
 

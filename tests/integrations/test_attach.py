@@ -96,6 +96,16 @@ def test_the_order_is_that_of_the_actions_that_run_and_not_that_of_the_class() -
     assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "backward", "forward", "backward"]
 
 
+def test_a_forward_and_a_backward_at_once_are_refused_unless_torch_runs_them_one_after_the_other() -> None:
+    both = SimpleNamespace(sub_actions=actions("0F1", "0B0"))
+    order = {0: [*actions("0F0"), both, *actions("0B1")], 1: actions("1F0", "1B0", "1F1", "1B1")}
+    adapter = TorchPipeline(fake_schedule(pipeline_order=order))
+    assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "forward", "backward", "backward"]
+    own_functions = [SimpleNamespace(name="OVERLAP_F_B")]
+    with pytest.raises(ConfigError, match="remove its register_custom_function"):
+        TorchPipeline(fake_schedule(_comp_type_to_function_map=own_functions))
+
+
 def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:
     schedule = fake_schedule()
     opt: Any = SimpleNamespace(simulated_kernels=lambda: None)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.shared_page import PROGRESS, SharedPage
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.device.shared_page import PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.errors import DeviceError
 from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
@@ -122,14 +122,14 @@ def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDr
         marks.write(1)
 
 
-def test_a_captured_stream_gets_no_write(page: SharedPage, driver: FakeDriver) -> None:
+def test_a_number_that_is_captured_says_so_in_place_of_its_turn(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
-    marks.write(3)
+    assert not marks.write(3 << TURN_SHIFT | 4)
     driver.set("capturing", 1)
-    with pytest.raises(CapturedStream, match="graph"):
-        marks.write(4)
-    driver.set("capturing", 0)
-    assert page.words[PROGRESS] == 3
+    assert marks.write(3 << TURN_SHIFT | 4)
+    assert page.words[PROGRESS] == REPLAYED << TURN_SHIFT | 4
+    driver.set("write_error", 901)  # the capture has failed, which the program hears at its end
+    assert marks.write(5)
 
 
 def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: SharedPage, driver: FakeDriver) -> None:

@@ -121,7 +121,8 @@ def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
         vars(job.config).update(case.get("config", {}))
         try:
             microbatches = case.get("num_microbatches", 1)
-            megatron.attach(job.model, given()["shared_dir"], num_microbatches=microbatches, strict=True)
+            more = {"num_microbatches": microbatches, "strict": True, **case.get("attach", {})}
+            megatron.attach(job.model, given()["shared_dir"], **more)
         except PfoError as error:
             found.append(str(error))
     return {"refused": found}

@@ -19,7 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "power-limit optimizer": {},  # one stage
-    "CUDA graph of the full iteration": {"config": {"cuda_graph_impl": "full_iteration"}},
+    "set cuda_graph_impl to": {"config": {"cuda_graph_impl": "full_iteration"}, "attach": {"hides_loop": True}},
     "overlap_moe_expert_parallel_comm": {"config": {"overlap_moe_expert_parallel_comm": True}},
     "pass num_microbatches=": {"num_microbatches": None},
 }
