@@ -47,6 +47,7 @@ class ScheduleBroadcaster:
         self._torch, self._dist = torch, dist
         self._rank = rank
         self._group: ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+        self._first: bytes | None = None
         self._outbox: bytes | None = None
         self._phase = "announce"
         self._at_step = 1
@@ -55,11 +56,11 @@ class ScheduleBroadcaster:
         self._payload: Tensor = None
         self._work: Work = None
 
-    def first(self, packet: bytes | None) -> bytes | None:
+    def send_first(self, packet: bytes | None) -> None:
         """Sends rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
         box = [packet]
         self._dist.broadcast_object_list(box, src=0, group=self._group, device=self._torch.device("cpu"))
-        return box[0]
+        self._first = box[0]
 
     def offer(self, packet: bytes) -> None:
         """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
@@ -75,7 +76,8 @@ class ScheduleBroadcaster:
             The packet that comes into force with this step, on all ranks; None for most steps.
         """
         if step < self._at_step or self.lost:
-            return None
+            first, self._first = self._first, None
+            return first
         try:
             return self._advance(step, iter_time_s)
         except RuntimeError as error:

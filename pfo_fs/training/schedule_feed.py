@@ -301,11 +301,6 @@ class BroadcastFeed(ScheduleFeed):
         super().__post_init__()
         self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
         self._lease_over = False
-        self._first: bytes | None = None
-
-    def start_with(self, packet: bytes | None) -> None:
-        """Keeps the packet that all ranks received while the job was set up; it comes into force at step 0."""
-        self._first = packet
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """See `ScheduleFeed`."""
@@ -313,10 +308,8 @@ class BroadcastFeed(ScheduleFeed):
         broadcaster = self.broadcaster
         if broadcaster is None:
             return
-        first, self._first = self._first, None
-        for packet in (first, broadcaster.step_begin(step, iter_time_s)):
-            if packet is not None:
-                self._unpack(packet, step)
+        if (packet := broadcaster.step_begin(step, iter_time_s)) is not None:
+            self._unpack(packet, step)
         if broadcaster.lost:
             text = f"rank {self.rank}: schedules can no longer be broadcast; default clocks from here on"
             self.switcher.suspend(_BROADCAST_LOST, text)
