@@ -191,21 +191,6 @@ def test_no_event_is_touched_while_a_graph_is_captured(device: Device, clocks: F
     assert device.made <= made + 1
 
 
-def test_a_schedule_is_followed_as_without_events(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    assert clocks.target == 900
-    tracker.end(F)
-    tracker.begin(B)
-    assert clocks.target == 1200
-    tracker.end(B)
-    tracker.step_end()
-    assert clocks.target == 0
-
-
 def test_a_device_that_never_answers_holds_no_more_than_some_steps(
     tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from test_instruction_tracker import B, F, FakeClocks, Told, run
+from hypothesis import given
+from test_instruction_tracker import STEPS, B, F, FakeClocks, Told, follow, run
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
@@ -123,15 +124,6 @@ def codes(queue: Queue) -> list[int]:
 # ---- marks
 
 
-def test_a_step_is_its_begin_the_points_of_its_instructions_and_its_end(
-    tracker: InstructionTracker, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    assert codes(queue) == [START, 0, 1, 2, 3, IDLE]
-    assert len({point >> TURN_SHIFT for point in queue}) == 1
-
-
 def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue: Queue) -> None:
     run(tracker, F, B)
     tracker.set_schedule([(F, 900)])
@@ -163,26 +155,11 @@ def test_the_last_point_that_was_launched_is_known_before_the_doorbell_rings(clo
 # ---- what the clock process makes of them
 
 
-def test_a_device_that_is_behind_gets_the_clocks_of_what_it_runs(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    run(tracker, F, B)
-    assert device.requests.wanted(device.now_ns) == 0
-    assert [device.reach() for _ in range(12)] == [900, 900, 1200, 1200, 1200, 0] * 2
-
-
-def test_a_step_without_a_turn_has_the_same_points_at_the_default_clock(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
-    for has_turn in (True, False, False, True):
-        run(tracker, F, B, until=9, turn=Turn(has_turn))
-    assert codes(queue) == [START, 0, 1, 2, 3, IDLE] * 4
-    got = [device.reach() for _ in range(len(queue))]
-    assert got[:6] == got[18:] == [900, 900, 1200, 1200, 1200, 0]
-    assert set(got[6:18]) == {0}
+@given(STEPS)
+def test_the_device_has_the_clock_of_each_instruction_that_it_gets_to(steps: Any) -> None:
+    clocks, queue, told = FakeClocks(), Queue(), Told()
+    tracker = InstructionTracker(clocks, marker=ProgressMarker(clocks, queue.enqueue), on_mismatch=told)
+    follow(tracker, clocks, told, steps, Device(clocks, queue).catch_up)
 
 
 def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
@@ -196,23 +173,6 @@ def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
     run(tracker, F)
     got = [device.reach() for _ in range(len(queue))]
     assert got == [clock for mhz in (900, 1005, 1200) for clock in [mhz, mhz, mhz, 0] * 2]
-
-
-def test_a_step_that_strays_gets_the_default_clock_from_there_on(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 900)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    tracker.end(F)
-    tracker.begin(F)
-    tracker.end(F)
-    assert device.catch_up() == 0
-    tracker.begin(B)
-    tracker.step_end()
-    assert device.catch_up() == 0
-    run(tracker, F, B)
-    assert device.reach(2) == 900
 
 
 @pytest.mark.parametrize("names", [(F, B, F), (F, F), (F,)])
