@@ -104,7 +104,6 @@ class PowerLimitCallback(FrameworkCallback):
             self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
-        """See `GlobalPowerLimitOptimizer`."""
         return self.optimizer.metrics()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:
@@ -154,7 +153,6 @@ class LoadClocksCallback(FrameworkCallback):
             return error
 
     def metrics(self) -> dict[str, float]:
-        """See `LoadClocks`."""
         return self.clocks.metrics()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:

@@ -28,7 +28,6 @@ class HFCallback(FrameworkCallback):
 
     @staticmethod
     def load_base() -> type:
-        """See `FrameworkCallback`."""
         from transformers import TrainerCallback
 
         base: type = TrainerCallback
@@ -56,7 +55,6 @@ class HFCallback(FrameworkCallback):
         self._trainer = trainer
 
     def close(self) -> None:
-        """See `FrameworkCallback`."""
         trainer, self._trainer = self._trainer, None
         super().close()
         if trainer is not None:  # a new list: the Trainer may be going through the old one
@@ -143,7 +141,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
             self.optimizer.measure_again()
 
     def on_epoch_begin(self, *_args: object, **_kwargs: object) -> None:
-        """An epoch begins."""
         self.optimizer.on_epoch_begin()
 
     def on_epoch_end(self, *_args: object, **_kwargs: object) -> None:
@@ -151,7 +148,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         self.optimizer.pause_measurement()
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
-        """A step begins."""
         self.optimizer.on_step_begin()
 
     def on_step_end(self, _args: object, _state: object, control: TrainerControl, **_kwargs: object) -> None:
@@ -277,7 +273,6 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         super().on_train_end()
 
     def close(self) -> None:
-        """See `LoadClocksCallback`."""
         self._unwatch()
         super().close()
 

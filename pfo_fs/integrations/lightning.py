@@ -22,7 +22,6 @@ class LightningCallback(FrameworkCallback):
 
     @staticmethod
     def load_base() -> type:
-        """See `FrameworkCallback`."""
         try:
             from lightning import Callback
         except ImportError:
@@ -93,7 +92,6 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         self.optimizer.pause_measurement()
 
     def on_validation_end(self, *_args: object) -> None:
-        """Validation ends."""
         self.optimizer.resume_measurement()
 
     def on_exception(self, *_args: object) -> None:
@@ -212,6 +210,5 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         self.close()
 
     def close(self) -> None:
-        """See `LoadClocksCallback`."""
         self._is_set_up = False
         super().close()

@@ -163,7 +163,6 @@ class MegatronAttachment(Attachment):
     """An `Attachment` whose functions put the timers back where the program replaces them."""
 
     def _start_as_nothing(self, strict: bool = False) -> None:
-        """See `Attachment`."""
         super()._start_as_nothing(strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
         self._given: int | None = None  # the number of micro-batches that the wrapped function got last

@@ -303,7 +303,6 @@ class BroadcastFeed(ScheduleFeed):
         self._lease_over = False
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """See `ScheduleFeed`."""
         super().step_begin(step, iter_time_s, messages)
         broadcaster = self.broadcaster
         if broadcaster is None:
