@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from inspect import signature
@@ -146,11 +146,12 @@ class LoadClocksCallback(FrameworkCallback):
             self.clocks, self._model = LoadClocks(model=model, **self._options), model  # type: ignore[arg-type]
 
     def _load(self, batch: object) -> object:
-        """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
+        """Reads a load before the batch is on a GPU; None, and a warning, if it cannot be read."""
         try:
             return self._read(batch)
-        except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
-            return error
+        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+            self.clocks.misread(error)
+            return None
 
     def metrics(self) -> dict[str, float]:
         return self.clocks.metrics()
@@ -165,14 +166,6 @@ class LoadClocksCallback(FrameworkCallback):
         super().close()
         self._model = None
         self.clocks.close()
-
-
-def given(loads: Iterable[object]) -> Iterator[object]:
-    """Returns the loads of a step for `LoadClocks.step`, and raises the error of one that could not be read."""
-    for load in loads:
-        if isinstance(load, Exception):
-            raise load
-        yield load
 
 
 def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Mapping[str, object]) -> AnyCallback:

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
+from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.training.load_clocks import WAITS_IN_BACKWARDS
 
@@ -264,7 +264,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
         """A step begins, for which the Trainer has taken all its batches."""
-        self.clocks.step(given([*self._taken]))
+        self.clocks.step([*self._taken])
         self._taken.clear()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:

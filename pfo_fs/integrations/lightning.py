@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
+from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -192,7 +192,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
             self._left = max(1, len(loads))
-            self.clocks.step(given(loads) if loads else None)
+            self.clocks.step(loads or None)
         self._left -= 1
 
     def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
