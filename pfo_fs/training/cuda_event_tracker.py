@@ -145,9 +145,10 @@ class CudaEventTracker(InstructionTracker):
 
     def _record(self, code: int) -> None:
         """Notes a mark with the time of an event; without events, with the training thread's time."""
-        if self._is_capturing() and code == _STEP:
+        is_capturing = self._is_capturing()
+        if is_capturing and code == _STEP:
             return
-        if code != _STEP and (len(self._step) >= _MOST_MARKS or self._is_capturing()):
+        if code != _STEP and (is_capturing or len(self._step) >= _MOST_MARKS):
             self._recording = False  # the step counts as one without marks
             self._pool += [held.event for held in self._step if held.event is not None and held.code != _STEP]
             self._step = [held for held in self._step if held.event is None or held.code == _STEP]
