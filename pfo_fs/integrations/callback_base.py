@@ -86,9 +86,8 @@ class FrameworkCallback:
 class PowerLimitCallback(FrameworkCallback):
     """A callback that holds a `GlobalPowerLimitOptimizer`."""
 
-    def _take(self, arguments: tuple[object, ...], options: dict[str, object]) -> None:
-        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which refuses those that it does not have."""
-        with suppress(TypeError):
+    def __init__(self, *arguments: object, **options: object) -> None:
+        with suppress(TypeError):  # `GlobalPowerLimitOptimizer` refuses arguments that it does not have
             check_numbers(signature(GlobalPowerLimitOptimizer).bind(*arguments, **options).arguments)
         self._prepare(*arguments, **options)
 

@@ -98,7 +98,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
 
     @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
     def __init__(self, *args: object, **options: object) -> None:
-        self._take(args, options)
+        super().__init__(*args, **options)
         self.start()
 
     def _reset(self) -> None:

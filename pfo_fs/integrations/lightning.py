@@ -55,9 +55,6 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def __init__(self, *args: object, **options: object) -> None:
-        self._take(args, options)
-
     def _reset(self) -> None:
         super()._reset()
         self._step = -1  # `global_step` at the begin of the step that runs

@@ -18,7 +18,7 @@ from pfo_fs.integrations.load_steps import MicroBatch
 from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
-from pfo_fs.training.parallel_dims import find_parallel_dims
+from pfo_fs.training.parallel_dims import along_dimensions, find_parallel_dims
 
 if TYPE_CHECKING:
     import torch
@@ -162,14 +162,9 @@ class TorchtitanPipeline(TorchPipeline):
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        place = self._device()
-        for axis, names in (("pp", ("pp",)), ("tp", ("tp",)), ("dp", ("dp_replicate", "dp_shard", "cp"))):
-            rank, degree = 0, 1
-            for mesh in map(self._dims.get_optional_mesh, names):
-                if mesh is not None:
-                    rank, degree = rank * mesh.size() + mesh.get_local_rank(), degree * mesh.size()
-            place |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
-        return place
+        meshes = {name: self._dims.get_optional_mesh(name) for name in ("pp", "tp", "dp_replicate", "dp_shard", "cp")}
+        known = [(name, mesh.get_local_rank(), mesh.size()) for name, mesh in meshes.items() if mesh is not None]
+        return along_dimensions(known) | self._device()
 
 
 class _Brackets:
