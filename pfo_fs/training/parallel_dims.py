@@ -142,8 +142,5 @@ def along_dimensions(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, in
         axis = "pp" if name in _PIPELINE else "tp" if name in _TENSOR else "dp"
         at, degree = places[axis] if axis == "dp" else (0, 1)
         places[axis] = at * size + rank, degree * size
-    return {
-        f"{axis}_{what}": at
-        for axis, place in places.items()
-        for what, at in zip(("rank", "degree"), place, strict=True)
-    }
+    ranks = {f"{axis}_rank": at for axis, (at, _) in places.items()}
+    return ranks | {f"{axis}_degree": degree for axis, (_, degree) in places.items()}

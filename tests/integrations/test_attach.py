@@ -13,7 +13,7 @@ import pfo_fs
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.integrations import torch_pipelining
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
-from pfo_fs.integrations.torch_pipelining import TorchPipeline
+from pfo_fs.integrations.torch_pipelining import TorchPipeline, TorchtitanPipeline
 
 
 def fake_schedule(**changes: Any) -> Any:
@@ -104,6 +104,18 @@ def test_a_forward_and_a_backward_at_once_are_refused_unless_torch_runs_them_one
     own_functions = [SimpleNamespace(name="OVERLAP_F_B")]
     with pytest.raises(ConfigError, match="remove its register_custom_function"):
         TorchPipeline(fake_schedule(_comp_type_to_function_map=own_functions))
+
+
+def test_all_dimensions_of_torchtitan_but_pp_and_tp_are_replicas() -> None:
+    sizes = {"pp": (1, 2), "dp_replicate": (1, 2), "dp_shard": (2, 4)}  # (this rank's, of)
+    meshes = {
+        name: SimpleNamespace(get_local_rank=lambda at=at: at, size=lambda size=size: size)
+        for name, (at, size) in sizes.items()
+    }
+    dims = SimpleNamespace(pp_enabled=True, get_optional_mesh=meshes.get)
+    adapter = TorchtitanPipeline(SimpleNamespace(parallel_dims=dims, pp_schedule=fake_schedule()))  # type: ignore[arg-type]
+    place = {"pp_rank": 1, "pp_degree": 2, "dp_rank": 6, "dp_degree": 8, "tp_rank": 0, "tp_degree": 1}
+    assert adapter.parallel_dims() == place
 
 
 def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:
