@@ -130,10 +130,6 @@ class GpuLost(DeviceError):
     """The GPU has fallen off the bus, or needs a reset; it is asked again rarely."""
 
 
-class CapturedStream(DeviceError):
-    """The current CUDA stream is being captured into a graph, which would write a mark of this step at each replay."""
-
-
 class InstructionMismatch(PfoError, RuntimeError):
     """The instructions that training runs are not those of the schedule in force."""
 

@@ -11,8 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def torchrun(folder: Path, ranks: int, *program: str | Path, restarts: int = 0, **environment: str) -> str:
-    """Runs a program, whose GPUs are in `folder / "sim"`; returns what its ranks have printed."""
+def torchrun(
+    folder: Path, ranks: int, *program: str | Path, restarts: int = 0, warnings: bool = False, **environment: str
+) -> str:
+    """Runs a program, whose GPUs are in `folder / "sim"`; returns what its ranks have printed, and warned of."""
     (folder / "sim").mkdir(mode=0o700, parents=True)
     variables = {
         **os.environ,
@@ -25,7 +27,7 @@ def torchrun(folder: Path, ranks: int, *program: str | Path, restarts: int = 0, 
     command += ["--max-restarts", str(restarts), *map(str, program)]
     ran = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return ran.stdout + ran.stderr * warnings
 
 
 def clocks_mhz(log: Path) -> list[int]:

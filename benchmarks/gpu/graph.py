@@ -1,7 +1,7 @@
 """Part `graph`: marks inside a captured CUDA graph: whether the repeated numbers arrive in order, and what they cost.
 
-pfo-fs refuses marks in a capture, since each replay repeats the same numbers. This part captures them nevertheless, as
-a whole iteration would be captured. Another process, which is this module run as a script, looks at the word.
+Each replay repeats the same numbers, by which pfo-fs follows a whole iteration in one graph. Another process, which is
+this module run as a script, looks at the word.
 """
 
 from __future__ import annotations

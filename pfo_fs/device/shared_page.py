@@ -46,13 +46,15 @@ LEAD_US = 14
 SLEEPING = 16
 """1 while the clock process waits for the doorbell; the side that rings sets it to 0 first."""
 CLOCK_MHZ = 24
-"""MHz in force, 0 if the driver's default. The clock process writes this word and those up to 27."""
+"""MHz in force, 0 if the driver's default. The clock process writes this word and those up to 28."""
 MEASURED_NUMBER = 25
 """The last schedule number whose measurement is complete."""
 UNDO_FAILURES = 26
 """How often the clock or the power limit could not be put back so far."""
 ALL_BACK = 27
 """1 when clock and power limit are put back for good, as the last act of the clock process."""
+REPLAYS_DIFFER = 28
+"""1 once a CUDA graph was replayed where training has begun no step; its marks count for nothing from then on."""
 
 PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""
@@ -114,6 +116,8 @@ LAST_END = 6
 TURN_SHIFT = 17
 TURN_MASK = (1 << 15) - 1
 POINT_MASK = (1 << 17) - 1
+REPLAYED = TURN_MASK
+"""Stands for the turn in marks that were captured into a CUDA graph: each replay repeats their numbers."""
 IDLE = POINT_MASK
 """The point after a step's last instruction, and of a step that does not run as scheduled: the default clock."""
 

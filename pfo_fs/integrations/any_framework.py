@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import Attachment, PipelineAdapter
@@ -19,7 +18,7 @@ _ADAPTERS = {
 """Module and class of an adapter, by the package of the object's class or of a class that it inherits from."""
 
 
-def attach(thing: object, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object) -> Attachment:
     """Makes training with a framework follow frequency schedules, until `close`; a collective call of all ranks.
 
         pfo = pfo_fs.attach(schedule, "/shared/pfo")

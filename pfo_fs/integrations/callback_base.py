@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from inspect import signature
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.guard import Guard
@@ -44,7 +44,7 @@ class FrameworkCallback:
         raise NotImplementedError
 
     def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
-        kind: Callable[..., FrameworkCallback] = cls  # mypy takes a type variable for nothing that can be hashed
+        kind: type = cls  # mypy takes a type variable for nothing that can be hashed
         try:
             base = cls.load_base()
         except ImportError as error:
@@ -52,10 +52,14 @@ class FrameworkCallback:
         made: AnyCallback = object.__new__(_with_base(kind, base))
         return made
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        """Keeps the arguments, and sets all other attributes, without starting anything."""
+    def _prepare(self, *arguments: object, **options: object) -> None:
+        """Keeps the arguments, without starting anything."""
         self._arguments, self._options = arguments, options
         self._wraps = ObjectWraps()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Sets all other attributes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         arguments = [None if isinstance(value, EnergyMonitor) else value for value in self._arguments]
@@ -82,14 +86,13 @@ class FrameworkCallback:
 class PowerLimitCallback(FrameworkCallback):
     """A callback that holds a `GlobalPowerLimitOptimizer`."""
 
-    def _take(self, arguments: tuple[object, ...], options: dict[str, object]) -> None:
-        """Prepares for the arguments of a `GlobalPowerLimitOptimizer`, which refuses those that it does not have."""
-        with suppress(TypeError):
+    def __init__(self, *arguments: object, **options: object) -> None:
+        with suppress(TypeError):  # `GlobalPowerLimitOptimizer` refuses arguments that it does not have
             check_numbers(signature(GlobalPowerLimitOptimizer).bind(*arguments, **options).arguments)
         self._prepare(*arguments, **options)
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._is_started = False
         self.optimizer = GlobalPowerLimitOptimizer.nothing()
 
@@ -97,10 +100,9 @@ class PowerLimitCallback(FrameworkCallback):
         """Makes the optimizer, once; a collective call of all ranks."""
         if not self._is_started:
             self._is_started = True
-            self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)
+            self.optimizer = GlobalPowerLimitOptimizer(*self._arguments, **self._options)  # type: ignore[arg-type]
 
     def metrics(self) -> dict[str, float]:
-        """See `GlobalPowerLimitOptimizer`."""
         return self.optimizer.metrics()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:
@@ -124,14 +126,15 @@ class LoadClocksCallback(FrameworkCallback):
     """
 
     def __init__(
-        self, shared_dir: str | os.PathLike[str], loads: Callable[[Any], object] = from_batch, **options: Any
+        self, shared_dir: str | os.PathLike[str], loads: Callable[..., object] = from_batch, **options: object
     ) -> None:
         self._prepare(loads, shared_dir=shared_dir, **options)
 
-    def _prepare(self, loads: Callable[[Any], object], **options: Any) -> None:
-        super()._prepare(loads, **options)
-        self._read = loads
-        self._guard = Guard(lambda _: self.close(), strict=bool(options.get("strict")), what="clocks from loads")
+    def _reset(self) -> None:
+        super()._reset()
+        self._read: Callable[..., object]
+        (self._read,) = self._arguments  # type: ignore[assignment]
+        self._guard = Guard(lambda _: self.close(), strict=bool(self._options.get("strict")), what="clocks from loads")
         self.clocks = LoadClocks.nothing()
         self._model: Module | None = None  # that of `clocks`, until they are closed
 
@@ -139,17 +142,17 @@ class LoadClocksCallback(FrameworkCallback):
         """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
         if model is not self._model:
             self.clocks.close()
-            self.clocks, self._model = LoadClocks(model=model, **self._options), model
+            self.clocks, self._model = LoadClocks(model=model, **self._options), model  # type: ignore[arg-type]
 
     def _load(self, batch: object) -> object:
-        """Reads a load before the batch is on a GPU; the error of one that cannot be read comes in its place."""
+        """Reads a load before the batch is on a GPU; None, and a warning, if it cannot be read."""
         try:
             return self._read(batch)
-        except Exception as error:  # noqa: BLE001  `LoadClocks` warns of it
-            return error
+        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+            self.clocks.misread(error)
+            return None
 
     def metrics(self) -> dict[str, float]:
-        """See `LoadClocks`."""
         return self.clocks.metrics()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:
@@ -164,14 +167,6 @@ class LoadClocksCallback(FrameworkCallback):
         self.clocks.close()
 
 
-def given(loads: Iterable[object]) -> Iterator[object]:
-    """Returns the loads of a step for `LoadClocks.step`, and raises the error of one that could not be read."""
-    for load in loads:
-        if isinstance(load, Exception):
-            raise load
-        yield load
-
-
 def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Mapping[str, object]) -> AnyCallback:
     made = kind.__new__(kind)
     made._prepare(*arguments, **options)
@@ -179,5 +174,5 @@ def _unstarted(kind: type[AnyCallback], arguments: Sequence[object], options: Ma
 
 
 @lru_cache
-def _with_base(kind: Any, base: type) -> type:
+def _with_base(kind: type, base: type) -> type:
     return type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_ENGINE = "the PipelineEngine of DeepSpeed 0.19.8"
 _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
@@ -36,15 +37,10 @@ class DeepSpeedPipeline:
 
     def __init__(self, engine: PipelineEngine) -> None:
         self._engine = engine
-        ObjectWraps.check_free(engine, "train_batch", "_INSTRUCTION_MAP")
-        for name in ("train_batch", "_INSTRUCTION_MAP", "_train_schedule", "num_stages", "stage_id", "grid"):
-            if not hasattr(engine, name):
-                raise ConfigError(
-                    f"{type(engine).__name__} of DeepSpeed {_version()} has no {name}: pfo-fs was written for the "
-                    "PipelineEngine of 0.19.8; give attach() the engine of a PipelineModule"
-                )
+        names = ("train_batch", "_INSTRUCTION_MAP", "_train_schedule", "num_stages", "stage_id", "grid")
+        ObjectWraps.check(engine, f"{_ENGINE}; give attach() the engine of a PipelineModule", *names)
         if missing := sorted(_NAMES.keys() - {kind.__name__ for kind in engine._INSTRUCTION_MAP}):
-            raise ConfigError(f"DeepSpeed {_version()} has no instruction {missing[0]}; pfo-fs was written for 0.19.8")
+            raise ConfigError(f"this engine has no instruction {missing[0]}; pfo-fs was written for {_ENGINE}")
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`."""
@@ -75,7 +71,7 @@ class DeepSpeedPipeline:
         ]
         return [Instruction(*place, next(counts[place])) for place in places]
 
-    def _stage(self, stage_id: int, phase: int | None) -> int:
+    def _stage(self, stage_id: int, phase: object) -> int:
         """The stage of an instruction: in DualPipeV, a rank's stage of phase 1 is on the way back."""
         return 2 * self._engine.num_stages - 1 - stage_id if phase else stage_id
 
@@ -84,7 +80,7 @@ class DeepSpeedPipeline:
         engine, train_batch = self._engine, self._engine.train_batch
 
         def bracketed(run: Callable[..., Result], name: str) -> Callable[..., Result]:
-            def run_instruction(engine: PipelineEngine, *arguments: object, **options: Any) -> Result:
+            def run_instruction(engine: PipelineEngine, *arguments: object, **options: object) -> Result:
                 stage = None
                 with marks.guard:
                     stage = self._stage(engine.stage_id, options.get("phase"))
@@ -104,9 +100,3 @@ class DeepSpeedPipeline:
         wraps.replace(engine, "_INSTRUCTION_MAP", own)
         wraps.replace(engine, "train_batch", train_one_batch)
         return wraps.undo
-
-
-def _version() -> str:
-    import deepspeed
-
-    return str(deepspeed.__version__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
+from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
 from pfo_fs.training.load_clocks import WAITS_IN_BACKWARDS
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
-_CLASS: Any = vars(object)["__class__"]
+_CLASS = vars(object)["__class__"]
 """The class of an object, also of accelerate's loaders, which tell another one."""
 
 
@@ -28,14 +28,13 @@ class HFCallback(FrameworkCallback):
 
     @staticmethod
     def load_base() -> type:
-        """See `FrameworkCallback`."""
         from transformers import TrainerCallback
 
         base: type = TrainerCallback
         return base
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._trainer: Trainer | None = None  # the Trainer to which the callback is attached
 
     def _join(self, trainer: Trainer) -> None:
@@ -56,7 +55,6 @@ class HFCallback(FrameworkCallback):
         self._trainer = trainer
 
     def close(self) -> None:
-        """See `FrameworkCallback`."""
         trainer, self._trainer = self._trainer, None
         super().close()
         if trainer is not None:  # a new list: the Trainer may be going through the old one
@@ -99,12 +97,12 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
     """
 
     @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._take(args, options)
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
         self.start()
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._batch_size: int | None = None
 
     def attach(self, trainer: Trainer) -> HFGlobalPowerLimitOptimizer:
@@ -143,7 +141,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
             self.optimizer.measure_again()
 
     def on_epoch_begin(self, *_args: object, **_kwargs: object) -> None:
-        """An epoch begins."""
         self.optimizer.on_epoch_begin()
 
     def on_epoch_end(self, *_args: object, **_kwargs: object) -> None:
@@ -151,7 +148,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         self.optimizer.pause_measurement()
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
-        """A step begins."""
         self.optimizer.on_step_begin()
 
     def on_step_end(self, _args: object, _state: object, control: TrainerControl, **_kwargs: object) -> None:
@@ -178,8 +174,8 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         ConfigError: transformers is not installed.
     """
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._watched: list[tuple[DataLoader, type]] = []  # loaders, and the classes that they had
         self._fetched: deque[object] = deque()  # loads of batches that the loader has before they are on the GPU
         self._taken: list[object] = []  # those of the batches that the Trainer has got since the last step began
@@ -268,7 +264,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
         """A step begins, for which the Trainer has taken all its batches."""
-        self.clocks.step(given([*self._taken]))
+        self.clocks.step([*self._taken])
         self._taken.clear()
 
     def on_train_end(self, *_args: object, **_kwargs: object) -> None:
@@ -277,7 +273,6 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         super().on_train_end()
 
     def close(self) -> None:
-        """See `LoadClocksCallback`."""
         self._unwatch()
         super().close()
 

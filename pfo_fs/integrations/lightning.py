@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
-from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback, given
+from pfo_fs.integrations.callback_base import FrameworkCallback, LoadClocksCallback, PowerLimitCallback
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -22,7 +22,6 @@ class LightningCallback(FrameworkCallback):
 
     @staticmethod
     def load_base() -> type:
-        """See `FrameworkCallback`."""
         try:
             from lightning import Callback
         except ImportError:
@@ -56,11 +55,8 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._take(args, options)
-
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._step = -1  # `global_step` at the begin of the step that runs
 
     def setup(self, _trainer: object, _module: object, stage: str) -> None:
@@ -93,7 +89,6 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         self.optimizer.pause_measurement()
 
     def on_validation_end(self, *_args: object) -> None:
-        """Validation ends."""
         self.optimizer.resume_measurement()
 
     def on_exception(self, *_args: object) -> None:
@@ -156,8 +151,8 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         ConfigError: Lightning is not installed.
     """
 
-    def _prepare(self, *arguments: Any, **options: Any) -> None:
-        super()._prepare(*arguments, **options)
+    def _reset(self) -> None:
+        super()._reset()
         self._steps: deque[list[object]] = deque()
         self._left = 0  # micro-batches of the step that runs
         self._is_set_up = False
@@ -194,7 +189,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
             self._left = max(1, len(loads))
-            self.clocks.step(given(loads) if loads else None)
+            self.clocks.step(loads or None)
         self._left -= 1
 
     def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
@@ -212,6 +207,5 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         self.close()
 
     def close(self) -> None:
-        """See `LoadClocksCallback`."""
         self._is_set_up = False
         super().close()

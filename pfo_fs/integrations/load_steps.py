@@ -48,7 +48,6 @@ class LoadSteps:
         self._clocks, self._reader = clocks, reader
 
     def read(self, micro_batches: MicroBatches) -> None:
-        """See `PipelineMarks.read_loads`."""
         if self._reader is not None:
             self.given = (self._read(micro_batches, self._reader),)
 

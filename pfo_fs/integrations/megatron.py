@@ -52,12 +52,16 @@ class MegatronPipeline:
         ConfigError: Megatron runs in a way that pfo-fs cannot follow, or the number of micro-batches is not known.
     """
 
-    def __init__(self, model: MegatronModule | list[MegatronModule], num_microbatches: int | None = None) -> None:
+    def __init__(
+        self,
+        model: MegatronModule | list[MegatronModule],
+        num_microbatches: int | None = None,
+        *,
+        hides_loop: bool = False,
+    ) -> None:
         self.config = config_of(model)
-        if not hasattr(self.config, "timers"):
-            raise ConfigError(f"the configuration of megatron-core {_version()} has no field `timers`")
-        ObjectWraps.check_free(self.config, "timers")
-        _refuse_unmarkable(self.config)
+        ObjectWraps.check(self.config, "megatron-core 0.16 to 0.19", "timers")
+        _refuse_unmarkable(self.config, hides_loop=hides_loop)
         number = _num_microbatches(after_ramp_up=True) if num_microbatches is None else num_microbatches
         if number is None:
             raise ConfigError("the number of micro-batches of a step is not known: pass num_microbatches=")
@@ -80,12 +84,9 @@ class MegatronPipeline:
         """The instructions of one step, of each rank of the pipeline.
 
         Raises:
-            ConfigError: This version of Megatron-Core has no functions that tell the order.
+            ImportError: This version of Megatron-Core has no functions that tell the order.
         """
-        try:
-            from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
-        except ImportError as error:
-            raise ConfigError(f"megatron-core {_version()} has no {error.name}") from error
+        from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
 
         count, config = num_microbatches or self.num_microbatches, self.config
         ranks, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
@@ -116,7 +117,8 @@ def attach(
     shared_dir: str | os.PathLike[str],
     *,
     num_microbatches: int | None = None,
-    **options: Any,
+    hides_loop: bool = False,
+    **options: object,
 ) -> MegatronAttachment:
     """`pfo_fs.attach` for a Megatron model, after `initialize_model_parallel`.
 
@@ -124,15 +126,17 @@ def attach(
         model: The model of this rank, or the list of its chunks.
         shared_dir, options: As for `pfo_fs.attach`.
         num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
+        hides_loop: Whether nothing can be put around the program's calls of its schedule, as in `pretrain`.
     """
-    return MegatronAttachment.make(lambda: MegatronPipeline(model, num_microbatches), shared_dir, options)
+    pipeline = partial(MegatronPipeline, model, num_microbatches, hides_loop=hides_loop)
+    return MegatronAttachment.make(pipeline, shared_dir, options)
 
 
 def hooks(
     model_provider: Callable[..., MegatronModule],
     forward_step: Callable[..., Result],
     shared_dir: str | os.PathLike[str],
-    **options: Any,
+    **options: object,
 ) -> tuple[Callable[..., MegatronModule], Callable[..., Result]]:
     """Returns the two functions for Megatron-LM's `pretrain`, such that its steps are followed.
 
@@ -144,7 +148,7 @@ def hooks(
     def provide(*arguments: object, **keywords: object) -> MegatronModule:
         model = model_provider(*arguments, **keywords)
         if not attached:
-            attached.append(attach(model, shared_dir, **options))
+            attached.append(attach(model, shared_dir, hides_loop=True, **options))  # type: ignore[arg-type]
         return model
 
     @wraps(forward_step)
@@ -159,14 +163,13 @@ class MegatronAttachment(Attachment):
     """An `Attachment` whose functions put the timers back where the program replaces them."""
 
     def _start_as_nothing(self, strict: bool = False) -> None:
-        """See `Attachment`."""
         super()._start_as_nothing(strict)
         self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
         self._given: int | None = None  # the number of micro-batches that the wrapped function got last
         self._orders_of: dict[int, Sequence[Sequence[Instruction]]] = {}
 
     def _follow(
-        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, object]
     ) -> None:
         """See `Attachment`; also follows the number of micro-batches, which changes while it ramps up."""
         super()._follow(find, shared_dir, options)
@@ -182,6 +185,7 @@ class MegatronAttachment(Attachment):
                 self.follow_orders(self._orders_of[number])
 
         self.marks.before_step = follow_number
+        self.marks.holds_step = _is_in_one_graph(adapter.config)
 
     def forward_backward(self, function: Callable[..., Result]) -> Callable[..., Result]:
         """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
@@ -193,6 +197,9 @@ class MegatronAttachment(Attachment):
             with self._guard:
                 self._arm(config_of(options["model"] if "model" in options else arguments[2]))
                 self._given = options.get("num_microbatches", arguments[3] if len(arguments) > 3 else None)
+            if self.marks.holds_step:  # a replay starts and stops no timers
+                with self.marks.step():
+                    return function(*arguments, **options)
             try:
                 return function(*arguments, **options)
             finally:
@@ -245,6 +252,7 @@ class _Timers:
 
     def __init__(self, marks: PipelineMarks, inner: Timers | None) -> None:
         self.inner = inner
+        self._marks = marks
         self._of = {
             timer: _Timer(partial(marks.begin, name), partial(marks.end, name)) for timer, name in _NAMES.items()
         }
@@ -254,7 +262,7 @@ class _Timers:
     def __call__(self, name: str, *arguments: object, **options: object) -> _Timer | Timer:
         inner = None if self.inner is None else self.inner(name, *arguments, **options)
         own = self._of.get(name)
-        if own is None or not _training():
+        if own is None or not _training() or (name == _STEP and self._marks.holds_step):
             return self._other if inner is None else inner
         return own if inner is None else _Timer(own.begin, own.end, inner)
 
@@ -309,23 +317,23 @@ def _num_microbatches(*, after_ramp_up: bool = False) -> int | None:
     return None
 
 
-def _refuse_unmarkable(config: ModelParallelConfig) -> None:
-    """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
+def _is_in_one_graph(config: ModelParallelConfig) -> bool:
+    """Whether all forwards and backwards of a step are captured into one CUDA graph."""
     scope = getattr(config, "cuda_graph_scope", None)
     graphs = [getattr(config, "cuda_graph_impl", None), *(scope if isinstance(scope, list | tuple) else [scope])]
-    if "full_iteration" in [getattr(graph, "name", graph) for graph in graphs]:
+    return "full_iteration" in [getattr(graph, "name", graph) for graph in graphs]
+
+
+def _refuse_unmarkable(config: ModelParallelConfig, *, hides_loop: bool) -> None:
+    """Raises ConfigError where Megatron runs forwards and backwards without its timers."""
+    if hides_loop and _is_in_one_graph(config):
         raise ConfigError(
-            "a CUDA graph of the full iteration replays forwards and backwards without running Python, so no clock can "
-            "follow them: use another cuda_graph_impl, or the power-limit optimizer (GlobalPowerLimitOptimizer)"
+            "with cuda_graph_impl=full_iteration, steps replay a CUDA graph without calling forward_step: set "
+            "cuda_graph_impl to transformer_engine or local, or wrap the FullCudaGraphWrapper of a loop of your own "
+            "in forward_backward()"
         )
     if getattr(config, "overlap_moe_expert_parallel_comm", False):
         raise ConfigError(
             "with overlap_moe_expert_parallel_comm, Megatron runs a forward and a backward at once and times only the "
             "forward: switch it off, or use the power-limit optimizer (GlobalPowerLimitOptimizer)"
         )
-
-
-def _version() -> str:
-    import megatron.core
-
-    return str(megatron.core.__version__)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
+from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.guard import Guard, InTraining
@@ -36,6 +36,7 @@ class PipelineMarks:
         in_step: Whether a step has begun and its last instruction has not ended.
         running: The name of the instruction that runs; None between two.
         before_step: Called before each step.
+        holds_step: Whether a step goes on after its last instruction, until `end_step`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class PipelineMarks:
         self.in_step = False
         self.running: str | None = None
         self.before_step: Callable[[], object] = lambda: None
+        self.holds_step = False
         self._opt = opt
         self._order = order
         self._position = 0
@@ -110,7 +112,7 @@ class PipelineMarks:
         self._opt.on_instruction_end(name)
         self.running = None
         self._position += 1
-        if self._position == len(self._order) and not self._runs_longer:
+        if self._position == len(self._order) and not (self._runs_longer or self.holds_step):
             self._order_is_over = True
             self._end_step()
 
@@ -150,13 +152,21 @@ class ObjectWraps:
         self._replaced: list[tuple[object, str, object, object]] = []
 
     @classmethod
-    def check_free(cls, thing: object, *names: str) -> None:
-        """Raises ConfigError if one of these attributes is replaced already."""
-        if any(id(vars(thing).get(name)) in cls._in_place for name in names):
-            raise ConfigError(
-                f"this {type(thing).__name__} is attached already, and one job can follow it; close() the first "
-                "attachment before you attach again"
-            )
+    def check(cls, thing: object, written_for: str, *names: str) -> None:
+        """Raises ConfigError if one of these attributes is missing, or is replaced already.
+
+        Args:
+            written_for: The framework, and its version, whose objects have them.
+        """
+        kind = type(thing).__name__
+        for name in names:
+            if not hasattr(thing, name):
+                raise ConfigError(f"this {kind} has no {name}: pfo-fs was written for {written_for}")
+            if id(vars(thing).get(name)) in cls._in_place:
+                raise ConfigError(
+                    f"this {kind} is attached already, and one job can follow it; close() the first attachment before "
+                    "you attach again"
+                )
 
     def replace(self, thing: object, name: str, value: object) -> None:
         """Sets an attribute of `thing`."""
@@ -233,7 +243,7 @@ class Attachment(InTraining):
         cls: type[AnyAttachment],
         find: Callable[[], PipelineAdapter],
         shared_dir: str | os.PathLike[str],
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
     ) -> AnyAttachment:
         """Makes the optimizer of an adapter; see `attach_pipeline`."""
         made = cls.__new__(cls)
@@ -243,7 +253,7 @@ class Attachment(InTraining):
         return made
 
     def _follow(
-        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, Any]
+        self, find: Callable[[], PipelineAdapter], shared_dir: str | os.PathLike[str], options: Mapping[str, object]
     ) -> None:
         adapter = self._adapter = self._on_all_ranks(find, options)
         dims = adapter.parallel_dims()
@@ -263,9 +273,9 @@ class Attachment(InTraining):
         loads = given.pop("loads", None)
         steps: optimizer.PFOFileOptimizer | LoadSteps
         if loads is None:
-            self.optimizer = steps = optimizer.PFOFileOptimizer(shared_dir, **given)
+            self.optimizer = steps = optimizer.PFOFileOptimizer(shared_dir, **given)  # type: ignore[arg-type]
         else:
-            self._clocks = LoadClocks(shared_dir, orders=orders, **given)
+            self._clocks = LoadClocks(shared_dir, orders=orders, **given)  # type: ignore[arg-type]
             self._load_steps = steps = LoadSteps(self._clocks, loads if callable(loads) else None)
             self.optimizer = self._clocks.optimizer
         if not self.optimizer.follows:
@@ -280,7 +290,7 @@ class Attachment(InTraining):
             (self._clocks or self.optimizer).close()
             raise
 
-    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, Any]) -> Result:
+    def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, object]) -> Result:
         """Returns what `work` returns; an error of any rank is one of all."""
         ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
         try:
@@ -353,7 +363,7 @@ class Attachment(InTraining):
         self.close()
 
 
-def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: Any) -> Attachment:
+def attach_pipeline(adapter: PipelineAdapter, shared_dir: str | os.PathLike[str], **options: object) -> Attachment:
     """Follows the steps of a framework; a collective call of all ranks.
 
     Args:

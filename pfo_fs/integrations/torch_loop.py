@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.optimizer import GlobalPowerLimitOptimizer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def power_limit_loop(
-    optimizer: Optimizer | AcceleratedOptimizer, **options: Any
+    optimizer: Optimizer | AcceleratedOptimizer, **options: object
 ) -> Iterator[GlobalPowerLimitOptimizer]:
     """Runs a `GlobalPowerLimitOptimizer` for the training loop in the block; the loop itself does not change.
 
@@ -42,7 +42,7 @@ def power_limit_loop(
     """
     while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's has no hooks
         optimizer = optimizer.optimizer
-    with GlobalPowerLimitOptimizer(**options) as plo:
+    with GlobalPowerLimitOptimizer(**options) as plo:  # type: ignore[arg-type]
         hook: RemovableHandle | None = None
 
         def step_ended(*_args: object) -> None:

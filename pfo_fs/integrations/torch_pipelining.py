@@ -18,7 +18,7 @@ from pfo_fs.integrations.load_steps import MicroBatch
 from pfo_fs.integrations.pipeline_marks import ObjectWraps, PipelineMarks
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.planner.pipeline import Instruction, pipeline_from_torch
-from pfo_fs.training.parallel_dims import find_parallel_dims
+from pfo_fs.training.parallel_dims import along_dimensions, find_parallel_dims
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +32,7 @@ Result = TypeVar("Result")
 
 log = logging.getLogger("pfo_fs")
 
+_WRITTEN_FOR = "torch.distributed.pipelining of torch 2.13; use PFOFileOptimizer and its callbacks"
 _PLACE = ("pp_rank", "pp_degree", "dp_rank", "dp_degree", "tp_rank", "tp_degree")
 _OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
 _NOT_SPLIT = ("target", "losses", "return_outputs", "loss_kwargs")
@@ -64,12 +65,11 @@ class TorchPipeline:
     def __init__(self, schedule: _PipelineSchedule, mesh: DeviceMesh | None = None) -> None:
         self._schedule = schedule
         self._mesh = mesh
-        self._stages = _stages_of(schedule)
-        for thing, names in ((schedule, _OF_SCHEDULE), *((stage, _OF_STAGE) for stage in self._stages)):
-            for name in names:
-                if not hasattr(thing, name):
-                    raise _another_version(thing, name)
-            ObjectWraps.check_free(thing, *names)
+        stages: Sequence[_PipelineStageBase] | None = getattr(schedule, "_stages", None)
+        ObjectWraps.check(schedule, _WRITTEN_FOR, *_OF_SCHEDULE, *(() if stages else ("_stage",)))
+        self._stages = stages or [schedule._stage]
+        for stage in self._stages:
+            ObjectWraps.check(stage, _WRITTEN_FOR, *_OF_STAGE)
         if schedule._loss_fn is None:
             raise ConfigError(
                 f"the {type(schedule).__name__} has no loss_fn, so its steps have no backward and are not followed; "
@@ -156,24 +156,15 @@ class TorchtitanPipeline(TorchPipeline):
                 "pipeline_parallel_degree is 1, so no rank waits for another and no clock can be lowered for free: use "
                 "the power-limit optimizer (GlobalPowerLimitOptimizer)"
             )
-        for name in ("parallel_dims", "pp_schedule"):
-            if not hasattr(trainer, name):
-                raise ConfigError(
-                    f"{type(trainer).__name__} has no {name}: pfo-fs was written for the Trainer of torchtitan 0.3.0"
-                )
+        ObjectWraps.check(trainer, "the Trainer of torchtitan 0.3.0", "parallel_dims", "pp_schedule")
         super().__init__(trainer.pp_schedule)
         self._dims = trainer.parallel_dims
 
     def parallel_dims(self) -> dict[str, int]:
         """This rank's place, as arguments of `PFOFileOptimizer`; all dimensions but pp and tp are replicas."""
-        place = self._device()
-        for axis, names in (("pp", ("pp",)), ("tp", ("tp",)), ("dp", ("dp_replicate", "dp_shard", "cp"))):
-            rank, degree = 0, 1
-            for mesh in map(self._dims.get_optional_mesh, names):
-                if mesh is not None:
-                    rank, degree = rank * mesh.size() + mesh.get_local_rank(), degree * mesh.size()
-            place |= {f"{axis}_rank": rank, f"{axis}_degree": degree}
-        return place
+        meshes = {name: self._dims.get_optional_mesh(name) for name in ("pp", "tp", "dp_replicate", "dp_shard", "cp")}
+        known = [(name, mesh.get_local_rank(), mesh.size()) for name, mesh in meshes.items() if mesh is not None]
+        return along_dimensions(known) | self._device()
 
 
 class _Brackets:
@@ -244,19 +235,3 @@ def _micro_batches(
     if not arguments and not forward:
         return []
     return zip(*schedule._split_inputs(tuple(arguments), forward), strict=True)
-
-
-def _stages_of(schedule: _PipelineSchedule) -> Sequence[_PipelineStageBase]:
-    stages: Sequence[_PipelineStageBase] = getattr(schedule, "_stages", None) or [getattr(schedule, "_stage", None)]
-    if stages[0] is None:
-        raise _another_version(schedule, "_stage")
-    return stages
-
-
-def _another_version(thing: object, name: str) -> ConfigError:
-    import torch
-
-    return ConfigError(
-        f"{type(thing).__name__} of torch {torch.__version__} has no {name}: pfo-fs was written for the schedules of "
-        "torch.distributed.pipelining in torch 2.13; use PFOFileOptimizer and its callbacks"
-    )

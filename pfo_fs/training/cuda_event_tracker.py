@@ -5,7 +5,8 @@ the steps that are measured, this tracker therefore records a CUDA event before 
 step, it records one at the begin and one at the end. It reads the events in later steps and then writes the step's
 marks, with the events' times converted to the clock of all other marks (`time.monotonic_ns`). It estimates the
 difference of the two clocks from the events: an event never runs before it was recorded, and where the GPU is idle it
-runs at once. If CUDA raises an error, marks have the training thread's times from then on.
+runs at once. If CUDA raises an error, marks have the training thread's times from then on. While a CUDA graph is
+captured, no event is touched: that would break the capture.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _EPOCH_NS = 60_000_000_000
 
 
 class _Held(NamedTuple):
-    """One mark of a step whose events are not read yet: its time, or the event that has it."""
+    """A mark of a step whose events are not read yet: its time, or the event that has it."""
 
     first: int
     code: int
@@ -88,7 +89,8 @@ class CudaEventTracker(InstructionTracker):
         self._keeping = True  # `_mark` keeps marks while this is set
         one_clock = super().step_begin(step, number, clock_mhz, until=until, turn=turn)
         self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
-        if self._events_work and (self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS):
+        is_old = self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS
+        if is_old and self._events_work and not self._is_capturing():
             self._epoch = self._new_epoch()
         self._record(_STEP)
         return one_clock
@@ -107,8 +109,6 @@ class CudaEventTracker(InstructionTracker):
             code = self._end_codes.get(name if isinstance(name, str) else str(name))
             if code is not None:
                 self._record(code)
-            elif self._mark_check is not None:
-                self._mark_check.unknown_end = name
 
     def step_end(self) -> None:
         """Ends a step."""
@@ -145,7 +145,10 @@ class CudaEventTracker(InstructionTracker):
 
     def _record(self, code: int) -> None:
         """Notes a mark with the time of an event; without events, with the training thread's time."""
-        if len(self._step) >= _MOST_MARKS and code != _STEP:
+        is_capturing = self._is_capturing()
+        if is_capturing and code == _STEP:
+            return
+        if code != _STEP and (is_capturing or len(self._step) >= _MOST_MARKS):
             self._recording = False  # the step counts as one without marks
             self._pool += [held.event for held in self._step if held.event is not None and held.code != _STEP]
             self._step = [held for held in self._step if held.event is None or held.code == _STEP]
@@ -180,7 +183,7 @@ class CudaEventTracker(InstructionTracker):
 
     def _flush(self) -> None:
         """Writes the marks of the oldest steps, as far as their events are ready."""
-        while self._held:
+        while self._held and not self._is_capturing():
             marks, epoch = self._held[0]
             try:
                 if self._events_work and not all(held.event is None or held.event.query() for held in reversed(marks)):

@@ -11,28 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pfo_fs.device.shared_page import (
-    BEGIN,
-    END,
-    HEAD,
-    LAST_END,
-    MAX_STEP,
-    MEASURED_NUMBER,
-    MEASURING,
-    NUMBER,
-    RING,
-    RING_MARKS,
-    RING_MASK,
-    SLEEPING,
-    STEP_BEGIN,
-    STEP_END,
-    STRAYED,
-    TARGET,
-    UNMARKED,
-    WORDS,
-)
+from pfo_fs.device import shared_page
+from pfo_fs.device.shared_page import HEAD, MEASURING, RING, RING_MASK, SLEEPING, TARGET
 from pfo_fs.training.mark_check import MarkCheck
 from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.turns import ALL_FOLLOW, Turn
@@ -46,8 +28,8 @@ _MAX_MHZ = 60_000
 _MAX_NUMBER = (1 << 62) - 1
 """The highest number of a schedule; it must fit into a word of the page."""
 
-_Entry = tuple[Any, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
-_END: Any = object()
+_Entry = tuple[str, int | None, int, int]  # name, stage, MHz in force from here on, code of its BEGIN mark
+_END: str = object()  # type: ignore[assignment]
 """Stands for a name at the end of a plan; no name is equal to it."""
 _STOP: _Entry = (_END, None, 0, 0)
 _NOTHING: list[_Entry] = [_STOP]
@@ -66,6 +48,7 @@ class InstructionTracker:
             has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
         on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
+        is_capturing: Whether what is launched now goes into a CUDA graph.
         takes_error: Called with an error in `begin` or `end`; returns whether training goes on.
         marker: Marks the device's progress, so that clocks follow the device; None: the tracker requests a clock when
             the training thread begins the instruction.
@@ -75,6 +58,7 @@ class InstructionTracker:
         other_order: Whether the next steps run another order than was told: at default clocks, and not measured.
         step_times: (step, time from its begin to its end in s, monotonic time of its begin in s) of the last steps, in
             order; the reader removes them.
+        turn: The place in the page of the clock of the step that has begun, where it can still change; else -1.
     """
 
     def __init__(
@@ -85,17 +69,20 @@ class InstructionTracker:
         on_mismatch: Callable[[int, str, str], None] | None = None,
         on_wrong_marks: Callable[[str], None] | None = None,
         takes_error: Callable[[BaseException], bool] = lambda _: False,
+        is_capturing: Callable[[], bool] = lambda: False,
         marker: ProgressMarker | None = None,
     ) -> None:
         self.step_times: deque[tuple[int, float, float]] = deque(maxlen=_STEP_TIMES)
         self._begun = (0, 0)  # the step, and when it has begun, in ns
         self._marker = marker
         self._takes_error = takes_error
+        self._is_capturing = is_capturing
+        self._graph = 0  # how many instructions were captured in a step; none are called where it is replayed
+        self._unplanned = 0  # instructions of this step so far for which there is no plan
         self.observed_order: list[tuple[str, int | None]] | None = None
         self.other_order = False
         self._has_changed = False  # whether another order was told before
-        self._clocks = clocks
-        self._words = clocks.words
+        self._clocks, self._words = clocks, clocks.words
         self._on_mismatch = on_mismatch
         self._mark_check = MarkCheck(on_wrong_marks) if on_wrong_marks is not None else None
         self._begin_codes: dict[str, int] = {}
@@ -105,8 +92,7 @@ class InstructionTracker:
         self._told: set[str] = set()
         self._plan = _NOTHING  # the schedule within a step; empty where `_begin_slowly` handles each call
         self._position = 0
-        self._target_mhz = 0
-        self._turn: int | None = None  # of a step with one clock that the device follows
+        self._target_mhz, self.turn = 0, -1
         self._measuring = False
         self._measured_number: int | None = None
         self._measured_steps = 0  # that have begun under this number
@@ -164,14 +150,12 @@ class InstructionTracker:
 
     def disconnect(self) -> None:
         """Stops using the page, in a forked child: it belongs to the parent and its clock process."""
-        self._words = memoryview(bytearray(WORDS * 8)).cast("q")
+        self._words = memoryview(bytearray(shared_page.WORDS * 8)).cast("q")
         self._schedule = None
         self._marker = None
         self._plan, self._mark_check, self._on_mismatch, self._order = _NOTHING, None, None, None
         self._in_step = self._measuring = False
         self._position = self._target_mhz = 0
-
-    # ---- training calls these
 
     def step_begin(
         self, step: int, number: int, clock_mhz: int | None = None, *, until: int = 0, turn: Turn = ALL_FOLLOW
@@ -189,7 +173,7 @@ class InstructionTracker:
             self._mark_check.step_begins(left_open=self._in_step)
         words, self._position, self._last_end_ns, self._in_step, self._strayed = self._words, 0, 0, True, False
         self._plan = (self._schedule if turn.follows else self._default) if self._schedule is not None else _NOTHING
-        step = min(max(step, 0), MAX_STEP)
+        step = min(max(step, 0), shared_page.MAX_STEP)
         self._begun = step, monotonic_ns()
         one_clock = clock_mhz is not None and self._schedule is None
         number = -1 if one_clock else min(max(number, -1), _MAX_NUMBER)  # the schedule says nothing of its clock
@@ -199,19 +183,23 @@ class InstructionTracker:
         # A schedule that was made before the scheduler heard of another order is not followed.
         is_old = self._has_changed and len(self._schedule or ()) - 1 not in (-1, len(self.observed_order or ()))
         is_other = self.other_order or is_old
+        if self._graph and self._schedule is not None and len(self._schedule) - 1 != self._graph:
+            is_other = True
+            self._tell("graph", 0, f"{len(self._schedule) - 1} instructions", f"a CUDA graph of {self._graph}")
+        self._unplanned = 0
         self._measured_steps += not is_other
         is_over = step >= until if until else self._measured_steps > self._most_measured_steps
-        self._measuring = measuring = not (words[MEASURED_NUMBER] == number or is_over or is_other)
+        self._measuring = measuring = not (words[shared_page.MEASURED_NUMBER] == number or is_over or is_other)
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()  # from now on it reads marks more often
-        self._turn = None
+        self.turn = -1
         if self._marker is not None:
             if one_clock and self._marker.works:
-                self._turn = self._marker.begin_at(clock_mhz or 0)
+                self.turn = self._marker.begin_at(clock_mhz or 0)
             elif self._marker.works:
-                self._marker.begin_step(turn)
+                self._marker.begin_step(turn, has_plan=not is_other)
             if not self._marker.works:
                 self._marker = None
         elif one_clock and clock_mhz != self._target_mhz:
@@ -219,22 +207,18 @@ class InstructionTracker:
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()
         self._order = [] if self._schedule is None and self.observed_order is None else None
-        self._mark(STEP_BEGIN | step << 8)
-        self._mark(NUMBER | min(max(until, 0), MAX_STEP) << 8, number)
+        self._mark(shared_page.STEP_BEGIN | step << 8)
+        self._mark(shared_page.NUMBER | min(max(until, 0), shared_page.MAX_STEP) << 8, number)
         if is_other and not one_clock:
             self._strayed, self._plan = True, _NOTHING
-            self._release(strayed=True)
+            if self._marker is None:
+                self._release(strayed=True)
         return one_clock
 
     @property
     def follows_device(self) -> bool:
         """Whether clocks change when the device gets there, not when the training thread does."""
         return self._marker is not None and self._marker.works
-
-    @property
-    def turn(self) -> int:
-        """The place in the page of the clock of the step that has begun, where it can still change; else -1."""
-        return -1 if self._turn is None else self._turn
 
     def begin(self, name: str, *, stage: int | None = None) -> None:
         """Begins an instruction: requests the clock of the next entry of the schedule."""
@@ -269,11 +253,11 @@ class InstructionTracker:
             self._last_end_ns = now_ns = monotonic_ns()
             if self._marker is not None and self._position:
                 self._marker.mark((self._position << 1) - 1)
+            elif self._unplanned:
+                self._mark_in_graph((self._unplanned << 1) - 1)
             if self._measuring:
                 code = self._end_codes.get(name if isinstance(name, str) else str(name))
                 if code is None:
-                    if self._mark_check is not None:
-                        self._mark_check.unknown_end = name
                     return
                 words = self._words
                 head = self._head
@@ -295,17 +279,22 @@ class InstructionTracker:
             return
         position, self._position = self._position, 0
         expected, stage, _, _ = self._plan[position]
-        left_over = expected is not _END and not self._strayed
+        is_replay = self._graph > 0 and not position and not self._unplanned
+        self._measuring = self._measuring and not is_replay
+        left_over = expected is not _END and not self._strayed and not is_replay
         strayed = self._strayed or left_over
         self._in_step, self._plan = False, _NOTHING
+        count = position or self._unplanned
+        if count and self._marker is not None and self._marker.has_captured(2 * count):
+            self._graph = count
         self._time_step()
         self._release(strayed=strayed)
         self._check_marks()
-        unusable = (STRAYED if strayed else 0) + (0 if self._measuring else UNMARKED)
+        unusable = (shared_page.STRAYED if strayed else 0) + (0 if self._measuring else shared_page.UNMARKED)
         if self._last_end_ns:
-            self._mark(LAST_END, self._last_end_ns)
+            self._mark(shared_page.LAST_END, self._last_end_ns)
             self._last_end_ns = 0
-        self._mark(STEP_END | unusable << 8)
+        self._mark(shared_page.STEP_END | unusable << 8)
         self._measuring = False
         self._clocks.check()
         if left_over:
@@ -330,6 +319,8 @@ class InstructionTracker:
             if self._mark_check is not None:
                 self._mark_check.instruction_outside()
             return
+        self._unplanned += 1
+        self._mark_in_graph((self._unplanned << 1) - 2)
         if self._order is not None and len(self._order) < _MAX_ORDER:
             self._order.append((name, stage))
         if self._measuring:
@@ -349,13 +340,18 @@ class InstructionTracker:
         if self._marker is not None:
             if strayed:
                 self._marker.leave_step()
-            elif self._schedule is not None or self._turn is not None:
+            elif self._schedule is not None or self.turn >= 0 or self._graph:
                 self._marker.end_step()
         elif self._target_mhz != 0:
             words = self._words
             self._target_mhz = words[TARGET] = 0
             if words[SLEEPING]:
                 self._clocks.ring_doorbell()
+
+    def _mark_in_graph(self, point: int) -> None:
+        """Marks a point of a step without a plan, if a CUDA graph captures it: its replays may have one."""
+        if self._schedule is None and self.turn < 0 and self._marker is not None and self._is_capturing():
+            self._marker.mark(point)
 
     def _time_step(self) -> None:
         step, began_ns = self._begun
@@ -369,7 +365,7 @@ class InstructionTracker:
     def _check_marks(self) -> None:
         """Checks the marks of this step, until the check is done."""
         check = self._mark_check
-        is_whole = self._head - self._step_head <= RING_MARKS  # else the ring does not hold all marks of this step
+        is_whole = self._head - self._step_head <= shared_page.RING_MARKS  # all marks of the step are in the ring
         if check is not None and is_whole and self._measuring:
             check.step_ended(self._step_codes(), self._name_of)
         if check is not None and (check.done or not is_whole):
@@ -384,8 +380,8 @@ class InstructionTracker:
 
     def _codes(self, name: str) -> int:
         number = self._clocks.name_id(name)
-        self._end_codes[name] = END | number << 8
-        code = self._begin_codes[name] = BEGIN | number << 8
+        self._end_codes[name] = shared_page.END | number << 8
+        code = self._begin_codes[name] = shared_page.BEGIN | number << 8
         return code
 
     def _mark(self, code: int, first: int | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pfo_fs.device.gpu.spec import NAMES
 from pfo_fs.errors import ConfigError, plain_text
@@ -49,13 +49,13 @@ class JobRequest:
             raise ConfigError(f"max_clock_calls_per_s is {self.max_clock_calls_per_s!r}; it must be above zero")
 
     @property
-    def given_settings(self) -> dict[str, Any]:
+    def given_settings(self) -> dict[str, object]:
         """The settings that are not defaults, for another process."""
         given = self.settings.model_dump(mode="json", exclude_unset=True)
         return {**given, "dump_dir": os.path.abspath(self.settings.dump_dir)}
 
 
-def in_our_order(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+def in_our_order(arguments: tuple[object, ...], options: dict[str, object]) -> tuple[object, ...]:
     """Returns positional arguments with the shared directory first, which Zeus's optimizer does not have."""
     if arguments and isinstance(arguments[0], Integral):  # the rank: a call as Zeus's class takes it
         return options.pop("shared_dir", None), *arguments
@@ -73,7 +73,7 @@ def checked_device(device: int | None, device_id: int | None) -> int | None:
     return device_id if device is None else device
 
 
-def checked_directory(shared_dir: str | bytes | os.PathLike[Any] | None, server_url: object = None) -> str:
+def checked_directory(shared_dir: str | bytes | os.PathLike[str] | None, server_url: object = None) -> str:
     """Returns the absolute path of the shared directory.
 
     Raises:
@@ -99,7 +99,7 @@ def text_of(given: object) -> str | None:
     return plain_text(given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given), _MAX_TEXT_CHARS)
 
 
-def _with_whole_paths(scheduler_args: dict[str, Any]) -> dict[str, Any]:
+def _with_whole_paths(scheduler_args: dict[str, object]) -> dict[str, object]:
     """Returns the arguments with files of this process's working directory by their whole path.
 
     The scheduler runs in a process with another working directory. What is not here may be in the shared directory,
@@ -114,7 +114,7 @@ def _with_whole_paths(scheduler_args: dict[str, Any]) -> dict[str, Any]:
 
 
 def checked_settings(
-    coordination: str, scheduler: str | None, scheduler_args: dict[str, Any] | None, profile_steps: int | None
+    coordination: str, scheduler: str | None, scheduler_args: dict[str, object] | None, profile_steps: int | None
 ) -> PFOSettings:
     """Returns the settings of a job.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from pydantic import ValidationError
 
@@ -203,7 +203,7 @@ class JobJoiner:
             job["coordination"] = "daemon" if created.coordination == "daemon" else "local"
         return job
 
-    def _job_body(self) -> dict[str, Any]:
+    def _job_body(self) -> dict[str, object]:
         dims, request = self.dims, self.request
         try:
             info = JobInfo(
@@ -262,7 +262,7 @@ class JobJoiner:
             self._await_first_schedule(wait_s)
             self._feed = ScheduleFeed(rank, self.switcher, at_once=True)
             return
-        self._feed = feed = BroadcastFeed(rank, self.switcher, broadcaster, self.warn)
+        self._feed = BroadcastFeed(rank, self.switcher, broadcaster, self.warn)
         if broadcaster is None:
             return
         packet: bytes | None = None
@@ -270,7 +270,7 @@ class JobJoiner:
             if rank == 0 and (schedule := self.link.wait_for_schedule(wait_s)) is not None:
                 packet = transport.encode(schedule)
         with self._alone("torch.distributed cannot broadcast the first schedule"):
-            feed.start_with(broadcaster.first(packet))
+            broadcaster.send_first(packet)
 
     def _register(self, job: _Job, token: str, clocks: ClockProcess) -> RankInfo:
         dims = self.dims

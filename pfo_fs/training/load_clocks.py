@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import PfoError, plain_text
 from pfo_fs.guard import Guard, InTraining
@@ -92,14 +92,14 @@ class LoadClocks(InTraining):
         lost_time: float = LOST_TIME,
         profile_path: str | os.PathLike[str] | None = None,
         strict: bool = False,
-        **options: Any,
+        **options: object,
     ) -> None:
         self._start_as_nothing(strict)
         with self._guard:
             # Nothing is planned from what instructions take, so one step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
-            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)
+            self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)  # type: ignore[arg-type]
             if not optimizer.follows:
                 return  # it has said why
             try:
@@ -124,9 +124,7 @@ class LoadClocks(InTraining):
                 ranks give as many.
         """
         with self._guard:
-            if self._closed:
-                return
-            if self._loads is None:
+            if self._closed or self._loads is None:
                 return
             self._note_end()
             told = [self._listed(step_loads) for step_loads in (loads, *(self._listed(ahead) or ()))]
@@ -297,20 +295,10 @@ def _reduces_in_backward(module: Module) -> bool:
 def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
     """Calls `began` when the backward of a model's output begins; returns whether it has one, unlike evaluations."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    tensor = _first_tensor(output, torch.Tensor)
+    tensors = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad)
+    tensor = next(tensors, None)
     if tensor is not None and began is not None:
         tensor.register_hook(began)
     return tensor is not None
-
-
-def _first_tensor(value: object, kind: type[Tensor]) -> Tensor | None:
-    if isinstance(value, kind):
-        return value if getattr(value, "requires_grad", False) else None
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif hasattr(value, "to_tuple"):
-        value = value.to_tuple()
-    if isinstance(value, (list, tuple)):
-        return next((tensor for item in value if (tensor := _first_tensor(item, kind)) is not None), None)
-    return None

@@ -22,18 +22,15 @@ class MarkCheck:
 
     Attributes:
         done: Whether a step was marked correctly, or a problem was reported; then the check has no further use.
-        unknown_end: A name with which `on_instruction_end` was called in this step, but `on_instruction_begin` never.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.done = False
-        self.unknown_end: str | None = None
         self._report = report
         self._wrong_steps = 0
         self._open_steps = 0
         self._outside = 0
         self._steps_begun = 0
-        self._wrong_name: str | None = None
 
     def instruction_outside(self) -> None:
         """Notes that an instruction began outside a step; before the first step, that is a mistake."""
@@ -57,34 +54,22 @@ class MarkCheck:
     def step_ended(self, codes: Iterable[int], name_of: Callable[[int], str]) -> None:
         """Checks a complete step by the codes of its marks."""
         self._open_steps = 0
-        began: Counter[int] = Counter()
-        ended: Counter[int] = Counter()
-        for code in codes:
-            if code & 0xFF == BEGIN:
-                began[code >> 8] += 1
-            elif code & 0xFF == END:
-                ended[code >> 8] += 1
-        unknown_end, self.unknown_end = self.unknown_end, None
-        if began and began == ended and unknown_end is None:
+        counts = Counter(codes)
+        began, ended = ({code >> 8: n for code, n in counts.items() if code & 0xFF == kind} for kind in (BEGIN, END))
+        if began and began == ended:
             self.done = True
             return
-        self._wrong_name = unknown_end or self._wrong_name
         self._wrong_steps += 1
-        if self._wrong_steps >= _STEPS:
-            self._say(self._what_is_wrong(began, ended, name_of))
-
-    def _what_is_wrong(self, began: Counter[int], ended: Counter[int], name_of: Callable[[int], str]) -> str:
-        other = f"; it was called with {self._wrong_name!r}, which never began" if self._wrong_name else ""
-        if not began and not ended and not other:
-            return (
-                f"no instruction was marked in {_STEPS} steps: call on_instruction_begin(name) before and "
-                "on_instruction_end(name) after each forward and backward of a micro-batch, within the step"
-            )
-        counts = [(name_of(place), began[place], ended[place]) for place in sorted(began.keys() | ended.keys())]
-        shown = ", ".join(f"{name!r} began {n} times and ended {m} times" for name, n, m in counts if n != m)
-        return (
-            f"the marks of instructions do not match ({shown or 'on_instruction_end is called for another name'}): "
-            f"call on_instruction_end with the name that on_instruction_begin was called with, once for each{other}"
+        if self._wrong_steps < _STEPS:
+            return
+        counted = [(name_of(place), began.get(place, 0), ended.get(place, 0)) for place in sorted({*began, *ended})]
+        shown = ", ".join(f"{name!r} began {n} times and ended {m} times" for name, n, m in counted if n != m)
+        self._say(
+            f"the marks of instructions do not match ({shown}): call on_instruction_end with the name that "
+            "on_instruction_begin was called with, once for each"
+            if shown
+            else f"no instruction was marked in {_STEPS} steps: call on_instruction_begin(name) before and "
+            "on_instruction_end(name) after each forward and backward of a micro-batch, within the step"
         )
 
     def _say(self, text: str) -> None:

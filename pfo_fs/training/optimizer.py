@@ -302,14 +302,11 @@ class PFOFileOptimizer(ZeusCallbacks):
                     text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
                     self._problem(text)
                 self._clocks.close()
-            self._leave_job(reason, message)
+            with suppress(Exception):  # what the helper cannot be told, it sees when the connection is gone
+                self._link.leave(messages.Goodbye(reason=reason, message=message))
         self._only_exchanges = False
         with self._guard:
             self._feed.close()
-
-    def _leave_job(self, reason: str, message: str = "") -> None:
-        with suppress(Exception):  # what the helper cannot be told, it sees when the connection is gone
-            self._link.leave(messages.Goodbye(reason=reason, message=message))
 
     @property
     def switching(self) -> str:
@@ -360,7 +357,7 @@ class PFOFileOptimizer(ZeusCallbacks):
             self._clocks.leave,
             self._tracker.disconnect,
             partial(self._link.send, messages.ProblemSeen(message=text)),
-            partial(self._leave_job, "finished"),
+            partial(self._link.leave, messages.Goodbye(reason="finished")),
         ):
             with suppress(Exception):
                 leave()

@@ -6,7 +6,7 @@ Sources, in this order: the argument, a `DeviceMesh`, `torch.distributed`, the l
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -124,15 +124,23 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _from_mesh(mesh: DeviceMesh) -> dict[str, int]:
-    """Returns rank and degree along dp, pp and tp; dimensions other than pp and tp are replicas, outermost first."""
     names = mesh.mesh_dim_names
     if not names:
         raise ConfigError("the mesh has no dimension names; make it with mesh_dim_names=('pp', 'dp', 'tp')")
+    sizes = [(int(mesh.get_local_rank(at)), int(mesh.size(at))) for at in range(len(names))]
+    return along_dimensions((name, *size) for name, size in zip(names, sizes, strict=True))
+
+
+def along_dimensions(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """Returns rank and degree along dp, pp and tp; dimensions other than pp and tp are replicas.
+
+    Args:
+        dimensions: Name, rank and size of each, outermost first.
+    """
     places = {"dp": (0, 1), "pp": (0, 1), "tp": (0, 1)}
-    for position, name in enumerate(names):
+    for name, rank, size in dimensions:
         axis = "pp" if name in _PIPELINE else "tp" if name in _TENSOR else "dp"
         at, degree = places[axis] if axis == "dp" else (0, 1)
-        size = int(mesh.size(position))
-        places[axis] = at * size + int(mesh.get_local_rank(position)), degree * size
+        places[axis] = at * size + rank, degree * size
     ranks = {f"{axis}_rank": at for axis, (at, _) in places.items()}
     return ranks | {f"{axis}_degree": degree for axis, (_, degree) in places.items()}

@@ -22,11 +22,10 @@ from pfo_fs.device.shared_page import (
     POINT_MASK,
     SLEEPING,
     TARGET,
-    TURN_MASK,
     TURN_SHIFT,
     TURNS,
 )
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.errors import DeviceError
 from pfo_fs.turns import ALL_FOLLOW, Turn
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ class ProgressMarker:
     """Marks the points of each step.
 
     Args:
-        enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us.
+        enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us. Returns
+            whether that goes into a CUDA graph, with `REPLAYED` in place of the turn.
         on_problem: Called with a text, once, if points cannot be marked.
 
     Attributes:
@@ -49,12 +49,12 @@ class ProgressMarker:
     def __init__(
         self,
         clocks: ClockProcess,
-        enqueue: Callable[[int], None],
+        enqueue: Callable[[int], bool | None],
         on_problem: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.works = True
         self._on_problem = on_problem
-        self._captured = False
+        self._captured = self._captured_before = 0  # marks, until now and until this step began
         self._clocks = clocks
         self._words = clocks.words
         self._enqueue = enqueue
@@ -84,15 +84,38 @@ class ProgressMarker:
             self._kinds = list(kinds)
             shared_page.write_plan(self._words, shared_page.DEFAULT_SLOT, [0] * len(kinds), kinds)
 
-    def begin_step(self, turn: Turn = ALL_FOLLOW) -> None:
+    def begin_step(self, turn: Turn = ALL_FOLLOW, *, has_plan: bool = True) -> None:
         """Marks the begin of a step; if this rank does not follow the schedule in it, it runs at default clocks."""
-        if self._slot == _NO_PLAN:
+        has_plan = has_plan and self._slot != _NO_PLAN
+        self._captured_before = self._captured
+        if not has_plan:
             self.leave_step()  # an exception may have left a step before its end
-            return
+            if not self._captured:
+                return
         self._words[FOLLOWS] = PLAN
         slot = self._slot if turn.follows else shared_page.DEFAULT_SLOT
-        self._next_turn(slot + (shared_page.MIXED if turn.is_mixed else 0))
+        self._next_turn(slot + (shared_page.MIXED if turn.is_mixed else 0) if has_plan else _NO_PLAN)
         self.mark(START)
+        if self._captured != self._captured_before:
+            self._on_problem(
+                "on_step_begin was called while a CUDA graph is captured, so its replays cannot be followed: call it "
+                "and on_step_end around the capture and around each replay, or capture single modules"
+            )
+        elif self._words[shared_page.REPLAYS_DIFFER]:
+            self._on_problem(
+                "a CUDA graph was not replayed once in each step: default clocks from here on; capture the whole "
+                "iteration, and call on_step_begin and on_step_end around each replay"
+            )
+
+    def has_captured(self, marks: int) -> bool:
+        """Returns whether just so many marks of this step went into a CUDA graph: then steps may be replays of it."""
+        if self._captured - self._captured_before != marks:
+            return False
+        self._on_problem(
+            "the iteration is in a CUDA graph: its replays follow a schedule, but what their instructions take is not "
+            "measured; give a schedule that was made without the graph (docs/switching.md)"
+        )
+        return True
 
     def begin_at(self, mhz: int) -> int:
         """Marks the begin of a step that has one clock, in MHz; 0 is the default clock.
@@ -116,7 +139,7 @@ class ProgressMarker:
             self.mark(IDLE)
 
     def _next_turn(self, what: int) -> None:
-        self._turn = (self._turn + 1) & TURN_MASK
+        self._turn = (self._turn + 1) % shared_page.REPLAYED
         self._turn_bits = self._turn << TURN_SHIFT
         self._words[TURNS + self._turn % shared_page.RECENT_TURNS] = what
 
@@ -125,24 +148,15 @@ class ProgressMarker:
         words = self._words
         point |= self._turn_bits
         try:
-            self._enqueue(point)
-        except CapturedStream as error:
-            self._stay_out_of_graph(str(error))
-            return
+            if self._enqueue(point):
+                self._captured += 1
+                return
         except DeviceError as error:
             self._give_up(str(error))
             return
         words[LAUNCHED] = point
         if words[SLEEPING]:
             self._clocks.ring_doorbell()
-
-    def _stay_out_of_graph(self, reason: str) -> None:
-        if not self._captured:
-            self._captured = True
-            self._on_problem(
-                f"instructions are captured into a CUDA graph: {reason}; the clocks of what a graph runs are not "
-                "switched within it. Call on_instruction_begin and on_instruction_end outside of the capture"
-            )
 
     def stop(self) -> None:
         """Marks nothing any more, from the next step on: there is no clock process that would read the marks."""

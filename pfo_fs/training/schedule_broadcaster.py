@@ -17,7 +17,11 @@ import logging
 import math
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup, Work
 
 log = logging.getLogger(__name__)
 
@@ -40,23 +44,23 @@ class ScheduleBroadcaster:
         import torch.distributed as dist
 
         self.lost = False
-        self._torch: Any = torch
-        self._dist: Any = dist
+        self._torch, self._dist = torch, dist
         self._rank = rank
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+        self._group: ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=_WAIT_S))
+        self._first: bytes | None = None
         self._outbox: bytes | None = None
         self._phase = "announce"
         self._at_step = 1
         self._flight_steps = 1
-        self._header: Any = None
-        self._payload: Any = None
-        self._work: Any = None
+        self._header: Tensor = None
+        self._payload: Tensor = None
+        self._work: Work = None
 
-    def first(self, packet: bytes | None) -> bytes | None:
+    def send_first(self, packet: bytes | None) -> None:
         """Sends rank 0's packet, or None, to all ranks at once; collective and blocking, for start-up only."""
         box = [packet]
         self._dist.broadcast_object_list(box, src=0, group=self._group, device=self._torch.device("cpu"))
-        return box[0]
+        self._first = box[0]
 
     def offer(self, packet: bytes) -> None:
         """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
@@ -72,7 +76,8 @@ class ScheduleBroadcaster:
             The packet that comes into force with this step, on all ranks; None for most steps.
         """
         if step < self._at_step or self.lost:
-            return None
+            first, self._first = self._first, None
+            return first
         try:
             return self._advance(step, iter_time_s)
         except RuntimeError as error:

@@ -199,10 +199,7 @@ class ScheduleSwitcher:
 
 
 # Reasons for default clocks.
-_HELD = "held"
-_LEASE_OVER = "lease over"
-_SCHEDULE_MISSED = "schedule missed"
-_BROADCAST_LOST = "broadcast lost"
+_HELD, _LEASE_OVER, _SCHEDULE_MISSED, _BROADCAST_LOST = "held", "lease over", "schedule missed", "broadcast lost"
 
 _HELD_TEXTS = {
     "off": "pfo-fs is switched off here; default clocks until `pfo-fs on`",
@@ -241,8 +238,10 @@ class ScheduleFeed:
         Never raises, and waits for a limited time at most. `iter_time_s` is None before there was a step.
         """
         for message in messages:
-            if isinstance(message, ClocksHeld):
-                self._hold(message)
+            if isinstance(message, ClocksHeld) and message.why:
+                self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
+            elif isinstance(message, ClocksHeld):
+                self.switcher.resume(_HELD)
             elif isinstance(message, PaceLeaseRenewed):
                 self._lease_until_s = self.monotonic() + message.lease_s if message.lease_s else math.inf
                 self._lease_renewed()
@@ -252,12 +251,6 @@ class ScheduleFeed:
             self._lease_until_s = math.inf
             self._lease_ended()
         self._look_for_gaps(step)
-
-    def _hold(self, message: ClocksHeld) -> None:
-        if message.why:
-            self.switcher.suspend(_HELD, _HELD_TEXTS[message.why])
-        else:
-            self.switcher.resume(_HELD)
 
     def _take(self, message: ToTraining, step: int) -> None:
         """Uses a schedule, or that all are withdrawn."""
@@ -308,22 +301,14 @@ class BroadcastFeed(ScheduleFeed):
         super().__post_init__()
         self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
         self._lease_over = False
-        self._first: bytes | None = None
-
-    def start_with(self, packet: bytes | None) -> None:
-        """Keeps the packet that all ranks received while the job was set up; it comes into force at step 0."""
-        self._first = packet
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
-        """See `ScheduleFeed`."""
         super().step_begin(step, iter_time_s, messages)
         broadcaster = self.broadcaster
         if broadcaster is None:
             return
-        first, self._first = self._first, None
-        for packet in (first, broadcaster.step_begin(step, iter_time_s)):
-            if packet is not None:
-                self._unpack(packet, step)
+        if (packet := broadcaster.step_begin(step, iter_time_s)) is not None:
+            self._unpack(packet, step)
         if broadcaster.lost:
             text = f"rank {self.rank}: schedules can no longer be broadcast; default clocks from here on"
             self.switcher.suspend(_BROADCAST_LOST, text)

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.gpu.interface import POWER_CAP
@@ -60,7 +59,7 @@ class StepLoads:
     ) -> None:
         self._words, self._fd, self._file, self._decider = clocks.words, clocks.loads_fd, clocks.loads_file, decider
         self.warn, self._tell, self._micro_batches = warn, tell, micro_batches
-        self._given: Sequence[Sequence[Any] | None] = (None,)
+        self._given: Sequence[Sequence[object] | None] = (None,)
         self._posted = -1
         self._works, self._has_failed, self._has_missed = True, False, False
         self._said: set[str] = set()
@@ -72,7 +71,7 @@ class StepLoads:
         """On rank 0, what is known; None elsewhere, and before the first step."""
         return None if self._decider is None else self._decider.state
 
-    def give(self, loads: Sequence[Sequence[Any] | None]) -> None:
+    def give(self, loads: Sequence[Sequence[object] | None]) -> None:
         """Gives the loads of the step that begins next, or None, and of those after it."""
         self._given = loads[:_MOST_GIVEN]
 
@@ -106,7 +105,7 @@ class StepLoads:
         if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
             self._works = False  # the exchange has ended, or does not read
 
-    def _load_of(self, loads: Sequence[Any] | None) -> tuple[float, ...]:
+    def _load_of(self, loads: Sequence[object] | None) -> tuple[float, ...]:
         """Returns the load of a step, or warns once why it has none, and returns an empty one."""
         if loads is None and (self._micro_batches or self._has_missed):
             return ()  # another rank of the pipeline may know it; or there was a warning

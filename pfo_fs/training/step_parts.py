@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.step_metrics import StepMetrics
@@ -71,38 +72,31 @@ def choose_switching(
     """
     if asked == "launch":
         return ChosenSwitching()
-    try:
-        write, how = _device_marks(clocks, spec, kernels, device)
-        return ChosenSwitching(ProgressMarker(clocks, write, on_problem), how)
-    except DeviceError as error:
-        return ChosenSwitching(None, f"not at device time: {error}")
-
-
-def _device_marks(
-    clocks: ClockProcess, spec: str, kernels: SimulatedKernels | None, device: int | None
-) -> tuple[Callable[[int], None], str]:
     words = clocks.words
     if kernels is not None:
         stream = kernels.stream
 
         def write(point: int) -> None:
-            words[shared_page.PROGRESS] = point
+            stream.call(partial(words.__setitem__, shared_page.PROGRESS, point))
 
-        return lambda point: stream.call(partial(write, point)), "simulated stream"
+        return ChosenSwitching(ProgressMarker(clocks, write, on_problem), "simulated stream")
     if (torch := _torch_of(spec)) is None:
-        raise DeviceError("training does not use a CUDA device of torch")
+        return ChosenSwitching(None, "not at device time: training does not use a CUDA device of torch")
     from pfo_fs.training.stream_marks import open_stream_marks
 
     # CUDA keeps the page registered until the process ends: giving it back would wait for the device.
     _registered.append(words)
     address = ctypes.addressof(ctypes.c_char.from_buffer(words)) + 8 * shared_page.PROGRESS
-    marks = open_stream_marks(address, torch.cuda.current_device() if device is None else device)
-    return marks.write, marks.how
+    try:
+        marks = open_stream_marks(address, torch.cuda.current_device() if device is None else device)
+    except DeviceError as error:
+        return ChosenSwitching(None, f"not at device time: {error}")
+    return ChosenSwitching(ProgressMarker(clocks, marks.write, on_problem), "stream write")
 
 
-def _torch_of(spec: str) -> Any:
+def _torch_of(spec: str) -> ModuleType | None:
     """Returns torch if training uses it on a real GPU; else None."""
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     return torch if spec.startswith("nvml:") and torch is not None and torch.cuda.is_available() else None
 
 
@@ -141,13 +135,7 @@ class StepParts:
                 log.info("rank %d switches clocks at %s time: %s", dims.rank, chosen.mode, chosen.note)
             if chosen.mode != asked != "auto":
                 on_problem(f"switching={asked!r} does not work here, clocks follow the callbacks: {chosen.note}")
-        make_event = _event_maker(spec, kernels)
-        make_tracker: Callable[..., InstructionTracker] = InstructionTracker
-        if make_event is not None:
-            from pfo_fs.training.cuda_event_tracker import CudaEventTracker
-
-            make_tracker = partial(CudaEventTracker, make_event=make_event)
-        tracker = make_tracker(
+        tracker = _tracker_maker(spec, kernels)(
             clocks,
             profile_steps=request.settings.profile_steps,
             on_mismatch=on_mismatch,
@@ -158,11 +146,16 @@ class StepParts:
         return cls(kernels, chosen, tracker, StepMetrics([clocks.words]))
 
 
-def _event_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[[], Any] | None:
-    """Returns what makes an event with timing on the device; None if the training thread's times are used."""
+def _tracker_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[..., InstructionTracker]:
+    """Returns what makes the tracker: with the device's times where events on it have them."""
+    from pfo_fs.training.cuda_event_tracker import CudaEventTracker
+
     if kernels is not None:
         from pfo_fs.device.simulated.stream import SimulatedEvent
 
-        return partial(SimulatedEvent, kernels.stream)
-    torch = _torch_of(spec)
-    return None if torch is None else partial(torch.cuda.Event, enable_timing=True)
+        return partial(CudaEventTracker, make_event=partial(SimulatedEvent, kernels.stream))
+    if (torch := _torch_of(spec)) is None:
+        return InstructionTracker
+    is_capturing = torch.cuda.is_current_stream_capturing
+    make_event = partial(torch.cuda.Event, enable_timing=True)
+    return partial(CudaEventTracker, make_event=make_event, is_capturing=is_capturing)

@@ -5,20 +5,16 @@ stream: the device stores a 32-bit number into one word of the page as soon as i
 stream before. The clock process, which maps the same page, reads the word. The training thread does not wait, and CUDA
 starts no host thread.
 
-Two ways are tried, in this order; the first one whose numbers are seen to arrive is used:
-
-- "stream write": `cuStreamWriteValue32_v2`, which does not run on the device's multiprocessors. The symbol without
-  `_v2` is the interface from before CUDA 11.7, which most installations of the driver leave disabled.
-- "memset": `cuMemsetD32Async` of one word, which is a small kernel or copy. CUDA documents the `Async` functions as
-  asynchronous for memory of the host too.
+`cuStreamWriteValue32_v2` does not run on the device's multiprocessors. (The symbol without `_v2` is the interface from
+before CUDA 11.7, which most installations of the driver leave disabled.)
 
 Calls keep the interpreter lock: giving it up can cost 5 ms when other Python threads are busy. CUDA makes any launch
 wait while a stream holds about 1,000 operations that have not run; a call made then holds the lock for that time. So
 training must not depend on another Python thread of this process to let the device go on, for example one that launches
 the sends which the peers of this stream wait for.
 
-A write that is put into a stream during the capture of a CUDA graph would store the same old number at each replay, so
-`write` refuses it. Writes before and after a replay work as usual.
+A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay: one with
+`REPLAYED` in place of the turn. Writes before and after a replay work as usual.
 """
 
 from __future__ import annotations
@@ -26,11 +22,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.device.shared_page import REPLAYED, TURN_SHIFT
+from pfo_fs.errors import DeviceError
 
 LIBRARY = "libcuda.so.1"
 PAGE_BYTES = 4096
@@ -42,7 +38,7 @@ _NON_BLOCKING = 0x01
 class Driver:
     """The functions of CUDA's driver that are needed here; a nonzero result raises `DeviceError`."""
 
-    def __init__(self, load: Callable[[str], Any], library: str = LIBRARY) -> None:
+    def __init__(self, load: Callable[[str], ctypes.CDLL], library: str = LIBRARY) -> None:
         try:
             self._library = load(library)
         except OSError as error:
@@ -57,7 +53,7 @@ class Driver:
         function.restype = ctypes.c_int
         return function  # type: ignore[no-any-return]
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Calls a function.
 
         Raises:
@@ -133,11 +129,9 @@ class RegisteredPage:
             self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
 
 
-WAYS = ("stream write", "memset")
-"""What `DriverMarks.how` can be, best first."""
-
 _INVALID_CONTEXT = 201
-_CAPTURE_IMPLICIT = 906
+_CAPTURE_ERRORS = range(900, 909)
+_REPLAYED = REPLAYED << TURN_SHIFT
 _SINGLE_WRITES = 16
 _BURST = 32
 """The self-test writes 16 values one by one, then 32 at once, as training does when it runs ahead of the device."""
@@ -148,14 +142,14 @@ class DriverMarks:
 
     Made by `open_stream_marks`.
 
-    Attributes:
-        how: One of `WAYS`, for `status`.
+    Args:
+        hot: The driver, by calls that keep the interpreter lock.
+        target: The word's address on the device.
     """
 
     def __init__(
-        self, how: str, page: RegisteredPage, hot: Driver, offset: int, current_stream: Callable[[], int]
+        self, page: RegisteredPage, hot: Driver, target: ctypes.c_uint64, current_stream: Callable[[], int]
     ) -> None:
-        self.how = how
         self.current_stream = current_stream
         """Returns the handle of the stream that work of this thread goes to."""
         self.page = page
@@ -164,65 +158,46 @@ class DriverMarks:
         self._capturing = ctypes.c_int()
         self._to_capturing = ctypes.byref(self._capturing)
         self._is_capturing = hot.function("cuStreamIsCapturing")
-        target = ctypes.c_uint64(page.device_address + offset)
-        self._put = _stream_write(hot, target) if how == "stream write" else _memset(hot, target)
+        write, flags = hot.function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
+        self._put: Callable[[ctypes.c_void_p, int], int] = lambda handle, value: write(handle, target, value, flags)
 
-    def write(self, value: int) -> None:
+    def write(self, value: int) -> bool:
         """Adds to the current CUDA stream: store the lowest 32 bits of `value` when all work before it has run.
 
+        Returns:
+            Whether the stream is being captured into a CUDA graph.
+
         Raises:
-            CapturedStream: The stream is being captured into a CUDA graph; nothing was added.
             DeviceError: The driver refused; the message has CUDA's name of the error.
         """
-        self.write_on(self.current_stream(), value)
+        return self.write_on(self.current_stream(), value)
 
-    def write_on(self, stream: int, value: int) -> None:
+    def write_on(self, stream: int, value: int) -> bool:
         """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
         handle = self._handles.get(stream)
         if handle is None:
             handle = self._handles[stream] = ctypes.c_void_p(stream)
         error = self._is_capturing(handle, self._to_capturing)
-        if not error and not self._capturing.value:
-            error = self._put(handle, value)
-            if not error:
-                return
-        self._write_otherwise(handle, value, error)
-
-    def _write_otherwise(self, handle: ctypes.c_void_p, value: int, error: int) -> None:
-        """Tries again in the device's context if this thread has none; otherwise raises what is wrong."""
+        captured = not error and self._capturing.value != 0
+        if not error:
+            error = self._put(handle, value | _REPLAYED if captured else value)
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
             with self.page.context():
                 error = self._put(handle, value)
-            if not error:
-                return
-        if not error or error == _CAPTURE_IMPLICIT:
-            raise CapturedStream("a CUDA graph is being captured; a mark in it would repeat an old number")
-        raise DeviceError(f"the {self.how} into the stream failed with {self._driver.error_name(error)}")
-
-
-_Put = Callable[[ctypes.c_void_p, int], int]
-
-
-def _stream_write(driver: Driver, target: ctypes.c_uint64) -> _Put:
-    write, flags = driver.function("cuStreamWriteValue32_v2"), ctypes.c_uint(0)
-    return lambda handle, value: write(handle, target, value, flags)
-
-
-def _memset(driver: Driver, target: ctypes.c_uint64) -> _Put:
-    memset, words = driver.function("cuMemsetD32Async"), ctypes.c_size_t(1)
-    return lambda handle, value: memset(target, value, words, handle)
+        if not error or error in _CAPTURE_ERRORS:  # a graph that cannot be captured, or another thread's, lacks a mark
+            return captured
+        raise DeviceError(f"the write into the stream failed with {self._driver.error_name(error)}")
 
 
 def open_stream_marks(
     address: int,
     device: int,
     *,
-    ways: Sequence[str] = WAYS,
     current_stream: Callable[[], int] | None = None,
     library: str = LIBRARY,
     timeout_s: float = 1.0,
 ) -> DriverMarks:
-    """Gives the shared page to the device, and returns the first way of writing into it that passes its self-test.
+    """Gives the shared page to the device, and returns the way to write into it once it has passed its self-test.
 
     It starts CUDA on the device if torch has not done so yet. The self-test leaves the word as it was.
 
@@ -232,7 +207,7 @@ def open_stream_marks(
         current_stream: Returns the handle of the current stream; by default torch's.
 
     Raises:
-        DeviceError: Why it does not work here, for each way.
+        DeviceError: Why it does not work here.
     """
     if address % 4:
         raise DeviceError(f"the word at {address:#x} is not aligned: its address must be a multiple of 4")
@@ -242,19 +217,15 @@ def open_stream_marks(
     current = current_stream or _torch_stream(device)
     page = RegisteredPage(page_address, device, setup)
     word = ctypes.c_uint32.from_address(address)
-    problems = []
-    for how in ways:
-        try:
-            marks = DriverMarks(how, page, hot, address - page_address, current)
-        except DeviceError as error:
-            problems.append(f"{how}: {error}")
-            continue
+    try:
+        marks = DriverMarks(page, hot, ctypes.c_uint64(page.device_address + address - page_address), current)
         reason = self_test(marks, lambda: word.value, timeout_s)
-        if not reason:
-            return marks
-        problems.append(f"{how}: {reason}")
-    page.unregister()
-    raise DeviceError(f"the device cannot write into the shared page ({'; '.join(problems)})")
+    except DeviceError as error:
+        reason = str(error)
+    if reason:
+        page.unregister()
+        raise DeviceError(f"the device cannot write into the shared page: {reason}")
+    return marks
 
 
 def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> str:
@@ -265,37 +236,23 @@ def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.
     Returns:
         Why it does not work; empty if it does.
     """
-    before = read()
+    before = last = read()
     deadline_s = time.monotonic() + timeout_s
-    one_by_one = [[value] for value in range(_SINGLE_WRITES + 1)]
-    burst = list(range(_SINGLE_WRITES + 1, _SINGLE_WRITES + _BURST + 1))
     reason = ""
     marks.current_stream()
-    try:
-        with marks.page.new_stream() as stream:
-            for values in (*one_by_one, burst):
-                reason = reason or _arrive(marks, stream, read, values, deadline_s)
-            back = _arrive(marks, stream, read, [before], deadline_s)
-            return reason or back
-    except DeviceError as error:
-        return str(error)
-
-
-def _arrive(marks: DriverMarks, stream: int, read: Callable[[], int], values: list[int], deadline_s: float) -> str:
-    """Writes numbers at once; returns what was wrong in how they arrived, or nothing."""
-    last = read()
-    places = {value: place for place, value in enumerate([last, *values])}
-    for value in values:
-        marks.write_on(stream, value)
-    while True:
-        seen = read()
-        if places.get(seen, -1) < places[last]:
-            return f"after {last}, the number {seen} arrived, although numbers up to {values[-1]} were written in order"
-        last = seen
-        if last == values[-1]:
-            return ""
-        if time.monotonic() > deadline_s:
-            return f"the number {values[-1]} did not arrive in time"
+    with marks.page.new_stream() as stream:
+        for values in (*([value] for value in range(_SINGLE_WRITES)), list(range(16, 16 + _BURST)), [before]):
+            places = {value: place for place, value in enumerate([last, *values])}
+            for value in values:
+                marks.write_on(stream, value)
+            while not reason and last != values[-1]:
+                seen = read()
+                if places.get(seen, -1) < places[last]:
+                    reason = f"after {last}, the number {seen} arrived, although numbers were written in order"
+                elif seen != values[-1] and time.monotonic() > deadline_s:
+                    reason = f"the number {values[-1]} did not arrive in time"
+                last = seen
+    return reason
 
 
 def _torch_stream(device: int) -> Callable[[], int]:

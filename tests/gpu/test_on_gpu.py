@@ -13,9 +13,8 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.device.shared_page import PROGRESS, SharedPage
-from pfo_fs.errors import CapturedStream
-from pfo_fs.training.stream_marks import WAYS, DriverMarks, open_stream_marks, self_test
+from pfo_fs.device.shared_page import PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 pytestmark = pytest.mark.gpu
 
@@ -35,10 +34,10 @@ def page() -> SharedPage:
     return SharedPage.create()
 
 
-@pytest.fixture(params=WAYS)
-def marks(cuda: Any, page: SharedPage, request: pytest.FixtureRequest) -> Iterator[DriverMarks]:
+@pytest.fixture
+def marks(cuda: Any, page: SharedPage) -> Iterator[DriverMarks]:
     address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
-    opened = open_stream_marks(address, 0, ways=[request.param])
+    opened = open_stream_marks(address, 0)
     yield opened
     opened.page.unregister()
 
@@ -107,20 +106,19 @@ def test_a_thread_that_has_not_used_cuda_can_write(cuda: Any, marks: DriverMarks
     assert (errors, page.words[PROGRESS]) == ([], 6)
 
 
-def test_a_captured_stream_refuses_the_mark_and_the_capture_goes_on(
-    cuda: Any, marks: DriverMarks, page: SharedPage
-) -> None:
-    page.words[PROGRESS] = 0
+def test_a_mark_that_is_captured_is_written_at_each_replay(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
     x = cuda.zeros(8, device="cuda")
     graph = cuda.cuda.CUDAGraph()
     with cuda.cuda.graph(graph):
         x += 1
-        with pytest.raises(CapturedStream):
-            marks.write(7)
-    graph.replay()
-    marks.write(8)
-    cuda.cuda.synchronize()
-    assert (x[0].item(), page.words[PROGRESS]) == (1, 8)
+        assert marks.write(7)
+    for replays in (1, 2):
+        marks.write(8)
+        cuda.cuda.synchronize()
+        assert page.words[PROGRESS] == 8
+        graph.replay()
+        cuda.cuda.synchronize()
+        assert (x[0].item(), page.words[PROGRESS]) == (replays, REPLAYED << TURN_SHIFT | 7)
 
 
 def test_a_page_can_be_given_back_and_taken_again(marks: DriverMarks, page: SharedPage) -> None:

@@ -13,7 +13,7 @@ import pfo_fs
 from pfo_fs.errors import ConfigError, InstructionMismatch
 from pfo_fs.integrations import torch_pipelining
 from pfo_fs.integrations.pipeline_marks import Attachment, ObjectWraps, PipelineMarks
-from pfo_fs.integrations.torch_pipelining import TorchPipeline
+from pfo_fs.integrations.torch_pipelining import TorchPipeline, TorchtitanPipeline
 
 
 def fake_schedule(**changes: Any) -> Any:
@@ -52,7 +52,7 @@ def test_what_belongs_to_no_framework_is_refused_with_what_is_taken(thing: objec
 def test_a_torch_that_works_in_another_way_is_named(missing: str) -> None:
     schedule = fake_schedule()
     delattr(schedule, missing)
-    with pytest.raises(ConfigError, match=rf"SimpleNamespace of torch [\d.+a-z]+ has no {missing}"):
+    with pytest.raises(ConfigError, match=f"this SimpleNamespace has no {missing}: pfo-fs was written for torch"):
         TorchPipeline(schedule)
 
 
@@ -94,6 +94,28 @@ def test_the_order_is_that_of_the_actions_that_run_and_not_that_of_the_class() -
     that_run = {0: actions("0F0", "0S0", "0B0", "0F1", "0B1"), 1: actions("1F0", "1B0", "1F1", "1B1")}
     adapter = TorchPipeline(fake_schedule(pipeline_order=of_class, pipeline_order_with_comms=that_run))
     assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "backward", "forward", "backward"]
+
+
+def test_a_forward_and_a_backward_at_once_are_refused_unless_torch_runs_them_one_after_the_other() -> None:
+    both = SimpleNamespace(sub_actions=actions("0F1", "0B0"))
+    order = {0: [*actions("0F0"), both, *actions("0B1")], 1: actions("1F0", "1B0", "1F1", "1B1")}
+    adapter = TorchPipeline(fake_schedule(pipeline_order=order))
+    assert [name for _, name, _ in adapter.orders()[0]] == ["forward", "forward", "backward", "backward"]
+    own_functions = [SimpleNamespace(name="OVERLAP_F_B")]
+    with pytest.raises(ConfigError, match="remove its register_custom_function"):
+        TorchPipeline(fake_schedule(_comp_type_to_function_map=own_functions))
+
+
+def test_all_dimensions_of_torchtitan_but_pp_and_tp_are_replicas() -> None:
+    sizes = {"pp": (1, 2), "dp_replicate": (1, 2), "dp_shard": (2, 4)}  # (this rank's, of)
+    meshes = {
+        name: SimpleNamespace(get_local_rank=lambda at=at: at, size=lambda size=size: size)
+        for name, (at, size) in sizes.items()
+    }
+    dims = SimpleNamespace(pp_enabled=True, get_optional_mesh=meshes.get)
+    adapter = TorchtitanPipeline(SimpleNamespace(parallel_dims=dims, pp_schedule=fake_schedule()))  # type: ignore[arg-type]
+    place = {"pp_rank": 1, "pp_degree": 2, "dp_rank": 6, "dp_degree": 8, "tp_rank": 0, "tp_degree": 1}
+    assert adapter.parallel_dims() == place
 
 
 def test_a_second_attachment_is_refused_until_the_first_is_closed() -> None:

@@ -170,15 +170,3 @@ def test_without_transformers_there_is_an_error_that_says_what_to_install(monkey
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"pip install 'pfo-fs\[huggingface\]'"):
         HFGlobalPowerLimitOptimizer()
-
-
-def test_it_takes_what_the_optimizer_takes() -> None:
-    import inspect
-
-    from pfo_fs import GlobalPowerLimitOptimizer
-
-    theirs, ours = (
-        [(p.name, p.default, p.kind) for p in inspect.signature(kind.__init__).parameters.values()]
-        for kind in (GlobalPowerLimitOptimizer, HFGlobalPowerLimitOptimizer)
-    )
-    assert theirs == ours

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from torchrun import clocks_mhz, torchrun
 
-from pfo_fs.errors import ConfigError
 from pfo_fs.integrations.lightning import LightningLoadClocks
 
 with warnings.catch_warnings():
@@ -154,7 +152,7 @@ class Line(lightning.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: Any, _index: int) -> Any:
         self.trained += 1
-        return self.layer(batch["a"] if isinstance(batch, dict) else batch).square().mean()
+        return self.layer(batch).square().mean()
 
     def validation_step(self, batch: Any, _index: int) -> None:
         self.validated += 1
@@ -182,15 +180,3 @@ def test_validation_and_training_are_given_all_their_batches_where_clocks_cannot
     fit_alone(module, LightningLoadClocks(tmp_path / "pfo"), loader_of(3), loader_of(7))
     assert (module.trained, module.validated) == (3, 2 + 7)  # two to see that validation works
     assert "there is one data-parallel rank" in caplog.text
-
-
-def test_several_loaders_for_training_are_refused(tmp_path: Path) -> None:
-    callback = LightningLoadClocks(tmp_path / "pfo", strict=True)
-    with pytest.raises(ConfigError, match="takes one loader for training, and got a dict"):
-        fit_alone(Line(), callback, {"a": loader_of(3), "b": loader_of(3)})
-
-
-def test_a_copy_of_the_callback_is_one_that_has_just_been_made(tmp_path: Path) -> None:
-    copied = pickle.loads(pickle.dumps(LightningLoadClocks(tmp_path / "pfo")))
-    assert isinstance(copied, lightning.Callback)
-    assert not copied.clocks.optimizer.follows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from pfo_fs.errors import ConfigError
+from pfo_fs.integrations import megatron
 from pfo_fs.integrations.load_steps import LoadSteps
 from pfo_fs.integrations.pipeline_marks import PipelineMarks, attach_pipeline
 from pfo_fs.planner import Instruction, make_pipeline
@@ -77,6 +80,7 @@ def test_instructions_get_the_stages_of_the_order_and_the_last_one_ends_the_step
         for _, name, _ in ORDER:
             marks.around(lambda: None, name)()
         marks.around(lambda: None, "reduction")()
+    marks.around(lambda: None, "forward")()  # of an evaluation
     begun = [f"{name} {stage}" for stage, name, _ in ORDER]
     assert opt.told == ["step", *[text for name in begun for text in (name, "end")], "end of step"]
 
@@ -157,17 +161,75 @@ def test_a_step_that_runs_more_than_the_order_is_told_whole_from_the_next_one_on
     assert opt.told[-1] == "end of step"
 
 
-def test_an_evaluation_after_a_step_is_no_part_of_it(marks: PipelineMarks, opt: FakeOptimizer) -> None:
-    for _ in range(3):
-        opt.told.clear()
-        with marks.step():
-            for _, name, _ in ORDER:
-                marks.around(lambda: None, name)()
-            assert not marks.in_step
-        for _, name, _ in ORDER:
-            marks.around(lambda: None, name)()
-        assert opt.told.count("end") == len(ORDER)
-        assert opt.told[-1] == "end of step"
+# ---- a stand-in for Megatron-Core; the real one: frameworks/test_megatron.py
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The model of a job with two ranks."""
+    monkeypatch.setattr(optimizer, "PFOFileOptimizer", FakeOptimizer)
+    places = {"pipeline_model_parallel": (0, 2), "data_parallel": (0, 1), "tensor_model_parallel": (0, 1)}
+    values = {f"get_{axis}_rank": place[0] for axis, place in places.items()}
+    values |= {f"get_{axis}_world_size": place[1] for axis, place in places.items()}
+    schedules = SimpleNamespace(
+        get_schedule_table=lambda count, *_: [(number, 0) for number in range(count)],
+        get_pp_rank_microbatches=lambda *_, p2p_communicator: (0, 0, 1 - p2p_communicator.pp_group.rank(), 0),
+    )
+    state = SimpleNamespace(**{name: lambda value=value, **_: value for name, value in values.items()})
+    core = {
+        "": SimpleNamespace(parallel_state=state, num_microbatches_calculator=SimpleNamespace()),
+        ".utils": SimpleNamespace(get_model_config=lambda model: model.config),
+        ".pipeline_parallel.schedules": schedules,
+    }
+    for name, module in core.items():
+        monkeypatch.setitem(sys.modules, f"megatron.core{name}", module)
+    config = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": None, "timers": None}
+    return SimpleNamespace(config=SimpleNamespace(**config, microbatch_group_size_per_vp_stage=None))
+
+
+class FullIterationGraph:
+    """Megatron's `FullCudaGraphWrapper`: calls its schedule twice, to warm up and to capture; later, it replays."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, model: Any, **_: Any) -> None:
+        self.calls += 1
+        if self.calls <= 2:
+            timers = model.config.timers
+            timers("forward-backward").start()
+            for timer in ("forward-compute", "forward-compute", "backward-compute", "backward-compute"):
+                timers(timer).start()
+                timers(timer).stop()
+            timers("forward-backward").stop()
+
+
+def test_each_call_of_megatrons_graph_of_the_full_iteration_is_a_step(model: Any) -> None:
+    model.config.cuda_graph_impl = "full_iteration"
+    attached = megatron.attach(model, "unused", num_microbatches=2, strict=True, world_size=1)
+    train = attached.forward_backward(FullIterationGraph())
+    for _ in range(4):
+        train(model=model, num_microbatches=2)
+    called = [text for kind in ("forward 0", "backward 0") for text in (kind, "end") * 2]
+    assert attached.optimizer.told == ["step", *called, "end of step"] * 2 + ["step", "end of step"] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("config", "option"),
+    [
+        ({"cuda_graph_impl": "full_iteration"}, "set cuda_graph_impl to transformer_engine or local"),
+        ({"cuda_graph_scope": [SimpleNamespace(name="full_iteration")]}, "set cuda_graph_impl"),
+        ({"overlap_moe_expert_parallel_comm": True}, "overlap_moe_expert_parallel_comm.*switch it off"),
+        ({"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]}, ""),
+    ],
+)
+def test_what_hides_instructions_of_megatron_is_refused_with_the_option_to_change(
+    model: Any, config: dict[str, Any], option: str
+) -> None:
+    vars(model.config).update(config)
+    provide, _ = megatron.hooks(lambda: model, len, "unused", num_microbatches=2, strict=True, world_size=1)
+    with pytest.raises(ConfigError, match=option) if option else nullcontext():
+        provide()
 
 
 # ---- loads of micro-batches

@@ -37,7 +37,8 @@ def main() -> None:
             file.write(json.dumps({"rank": rank, **fields}) + "\n")
 
     broadcaster = ScheduleBroadcaster(rank)
-    say(first=(broadcaster.first(b"first" if rank == 0 else None) or b"").decode())
+    broadcaster.send_first(b"first" if rank == 0 else None)
+    say(first=(broadcaster.step_begin(0, None) or b"").decode())
     lost = False
     for step in range(given["steps"]):
         if rank == 0 and str(step) in given["offers"]:

@@ -7,13 +7,13 @@
 
 static int contexts, streams;
 
-EXPORT uint64_t fake_registered, fake_registered_bytes, fake_last_stream, fake_writes, fake_memsets;
-EXPORT int fake_flags, fake_retained, fake_write_error, fake_memset_error, fake_register_error, fake_capturing;
+EXPORT uint64_t fake_registered, fake_registered_bytes, fake_last_stream, fake_writes;
+EXPORT int fake_flags, fake_retained, fake_write_error, fake_register_error, fake_capturing;
 EXPORT int fake_needs_context, fake_loses_writes, fake_synchronized, fake_context_depth;
 
 EXPORT void fake_reset(void) {
-    fake_registered = fake_registered_bytes = fake_last_stream = fake_writes = fake_memsets = 0;
-    fake_flags = fake_retained = fake_write_error = fake_memset_error = fake_register_error = fake_capturing = 0;
+    fake_registered = fake_registered_bytes = fake_last_stream = fake_writes = 0;
+    fake_flags = fake_retained = fake_write_error = fake_register_error = fake_capturing = 0;
     fake_needs_context = fake_loses_writes = fake_synchronized = fake_context_depth = 0;
 }
 
@@ -73,9 +73,4 @@ EXPORT int cuStreamWriteValue32_v2(void *stream, uint64_t device, uint32_t value
     if (flags) return 1;
     fake_writes++;
     return fake_write_error ? fake_write_error : put(stream, device, value);
-}
-EXPORT int cuMemsetD32Async(uint64_t device, unsigned value, size_t count, void *stream) {
-    if (count != 1) return 1;
-    fake_memsets++;
-    return fake_memset_error ? fake_memset_error : put(stream, device, value);
 }

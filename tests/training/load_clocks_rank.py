@@ -1,7 +1,6 @@
 """One rank of a small DistributedDataParallel job with clocks from loads, for `test_load_clocks.py`.
 
-    python load_clocks_rank.py RANK WORLD_SIZE STORE SHARED_DIR OPTIONS
-    torchrun ... load_clocks_rank.py 0 0 torchrun SHARED_DIR OPTIONS        # RANK is that of torchrun
+    torchrun ... load_clocks_rank.py SHARED_DIR OPTIONS
 
 `OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
 have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends (in the first attempt), or
@@ -9,7 +8,7 @@ closes; `none_at`: the step in which rank 1 gives no load;
 `too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work;
 `compiled`: the watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients
 are reduced in each backward.
-Prints one JSON object.
+Leaves one JSON object in SHARED_DIR.RANK.json.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,15 +48,11 @@ def loads_of(step: int, rank: int, count: int) -> list[float]:
     return [drawn.uniform(0.4, 1.6) for _ in range(count)]
 
 
-def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
+def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     kept = Keep()
     logging.getLogger("pfo_fs").addHandler(kept)
-    if store == "torchrun":
-        rank = int(os.environ["RANK"])
-        os.environ["PFO_FS_GPU"] = f"simulated:g{rank}"  # that of its earlier attempts
-        dist.init_process_group("gloo")
-    else:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    os.environ["PFO_FS_GPU"] = f"simulated:g{rank}"  # that of its earlier attempts
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     inner = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     if "compiled" in options:
@@ -114,4 +110,6 @@ def main(rank: int, size: int, store: str, shared_dir: str, options: dict[str, A
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], json.loads(sys.argv[5]))))
+    number = int(os.environ["RANK"])
+    told = main(number, sys.argv[1], json.loads(sys.argv[2]))
+    Path(f"{sys.argv[1]}.{number}.json").write_text(json.dumps(told))

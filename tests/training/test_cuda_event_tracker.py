@@ -172,19 +172,23 @@ def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
     assert caplog.text.count("device not ready") == 1
 
 
-def test_a_schedule_is_followed_as_without_events(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    assert clocks.target == 900
-    tracker.end(F)
-    tracker.begin(B)
-    assert clocks.target == 1200
-    tracker.end(B)
-    tracker.step_end()
-    assert clocks.target == 0
+def test_no_event_is_touched_while_a_graph_is_captured(device: Device, clocks: FakeClocks) -> None:
+    """It would break the capture."""
+    captures: list[bool] = []
+    tracker = CudaEventTracker(clocks, lambda: Event(device), is_capturing=lambda: bool(captures))
+    run_step(tracker, device, 0, waits=False)
+    made = device.made
+    captures.append(True)
+    with pytest.MonkeyPatch.context() as patch:
+        for method in ("record", "query", "elapsed_time"):
+            patch.setattr(Event, method, lambda *_: pytest.fail("an event is used in a capture"))
+        for step in (1, 2):
+            run_step(tracker, device, step, waits=True)
+    captures.clear()
+    run_step(tracker, device, 3, waits=True)
+    found = [code for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_END]
+    assert [code >> 8 for code in found] == [0, shared_page.UNMARKED, shared_page.UNMARKED, 0]
+    assert device.made <= made + 1
 
 
 def test_a_device_that_never_answers_holds_no_more_than_some_steps(

@@ -116,31 +116,42 @@ needs_filter = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
-@needs_filter
-def test_what_users_have_met_is_one_warning_and_training_runs_all_its_steps(tmp_path: Path) -> None:
-    assert not list(complaints(COMMON, run(tmp_path, COMMON)))
-
-
-@pytest.mark.slow
-def test_without_any_name_that_a_python_may_lack_training_runs_all_its_steps(tmp_path: Path) -> None:
-    cases = of_kind("name", *optional_names())
-    # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
-    assert not list(complaints(cases, run(tmp_path, cases), most_warnings=4))
-
-
 CALLS = (
     "memfd_create eventfd2 pidfd_open pipe2 socketpair socket bind listen ftruncate fallocate flock setsid vfork "
     "setpriority getpriority epoll_create1 inotify_init1 fsync linkat mkdir fadvise64 statfs uname sched_getaffinity "
     "poll dup clone3 close_range statx kill"
 ).split()
+HOSTS: dict[str, tuple[list[Case], int]] = {
+    "what users have met": (COMMON, 1),
+    # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
+    "without any name that a Python may lack": (of_kind("name", *optional_names()), 4),
+    "a container that refuses a system call": (of_kind("call", *([call, errno.EPERM] for call in CALLS)), 1),
+    "a sandbox that refuses larger buffers": (of_kind("call", ["setsockopt", errno.EPERM]), 0),
+    "few descriptors, and without what a shell gives": (
+        [
+            *of_kind("descriptors", *range(9)),
+            *of_kind("closed", [0], [1], [2], [0, 1, 2]),
+            *of_kind("limit", ["RLIMIT_FSIZE", 4096]),
+            *of_kind("unset", "HOME", "PATH", "TMPDIR"),
+            *(given(**{name: UNREADABLE}) for name in ("scheduler", "clock_backend", "switching")),
+            *(
+                in_environment(**{name: UNREADABLE})
+                for name in ("TMPDIR", "USER", "PFO_FS_SCHEDULER", "SLURM_JOB_NAME")
+            ),
+            *(in_environment(LC_ALL=name) for name in ("C", "POSIX", "en_US.ISO-8859-1", "nonsense")),
+        ],
+        1,
+    ),
+}
+"""Kinds of hosts: the cases, and the most warnings of each."""
 
 
 @pytest.mark.slow
 @needs_filter
-def test_where_a_container_refuses_any_of_thirty_system_calls_training_runs_all_its_steps(tmp_path: Path) -> None:
-    cases = of_kind("call", *([call, errno.EPERM] for call in CALLS))
-    assert not list(complaints(cases, run(tmp_path, cases)))
+@pytest.mark.parametrize("host", HOSTS)
+def test_training_runs_all_its_steps_on_a_host_that_lacks_or_refuses_something(tmp_path: Path, host: str) -> None:
+    cases, most_warnings = HOSTS[host]
+    assert not list(complaints(cases, run(tmp_path, cases), most_warnings))
 
 
 @pytest.mark.slow
@@ -152,25 +163,3 @@ def test_where_a_sandbox_refuses_what_local_sockets_need_the_warning_names_the_c
     assert not list(complaints(cases, results))
     told = {call: str(results[case["name"]]["told"]) for call, case in zip(calls, cases, strict=True)}
     assert not {call: text for call, text in told.items() if f"{call}() is not allowed" not in text}
-
-
-@pytest.mark.slow
-@needs_filter
-def test_where_a_sandbox_refuses_larger_buffers_the_job_is_made_without(tmp_path: Path) -> None:
-    cases = of_kind("call", ["setsockopt", errno.EPERM])
-    results = run(tmp_path, cases)
-    assert not list(complaints(cases, results, most_warnings=0))
-
-
-@pytest.mark.slow
-def test_with_few_descriptors_and_without_what_a_shell_gives_training_runs_all_its_steps(tmp_path: Path) -> None:
-    cases = [
-        *of_kind("descriptors", *range(9)),
-        *of_kind("closed", [0], [1], [2], [0, 1, 2]),
-        *of_kind("limit", ["RLIMIT_FSIZE", 4096]),
-        *of_kind("unset", "HOME", "PATH", "TMPDIR"),
-        *(given(**{name: UNREADABLE}) for name in ("scheduler", "clock_backend", "switching")),
-        *(in_environment(**{name: UNREADABLE}) for name in ("TMPDIR", "USER", "PFO_FS_SCHEDULER", "SLURM_JOB_NAME")),
-        *(in_environment(LC_ALL=name) for name in ("C", "POSIX", "en_US.ISO-8859-1", "nonsense")),
-    ]
-    assert not list(complaints(cases, run(tmp_path, cases)))

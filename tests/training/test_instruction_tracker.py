@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.shared_page import MarkReader, SharedPage
@@ -68,46 +71,62 @@ def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0
     tracker.step_end()
 
 
-@pytest.mark.parametrize(
-    ("clocks_mhz", "seen_mhz"),
-    [
-        ([900, 900, 0, 1200], [900, 900, 900, 1200]),  # 0 MHz leaves the clock alone
-        ([0, 900], [0, 900]),
-        ([900, 2**63, 900, -5, 60_001, 60_000], [900, 0, 900, 0, 0, 60_000]),  # what is out of range is the default
-    ],
+Plan = list[tuple[str, int]]
+PLANS = st.lists(
+    st.tuples(st.sampled_from([F, B]), st.sampled_from([0, 900, 1005, 1200, 2**63, -5])), min_size=1, max_size=5
 )
-def test_each_instruction_gets_its_clock_and_the_end_of_the_step_the_top(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told, clocks_mhz: list[int], seen_mhz: list[int]
-) -> None:
-    tracker.set_schedule([(F, mhz) for mhz in clocks_mhz])
-    tracker.step_begin(0, 0)
-    seen = []
-    for _ in clocks_mhz:
-        tracker.begin(F)
-        seen.append(clocks.target)
-        tracker.end(F)
-    tracker.step_end()
-    assert seen == seen_mhz
-    assert clocks.target == 0
-    assert told == []
+STEPS = st.lists(
+    st.tuples(st.none() | PLANS, st.booleans(), st.sampled_from(["", "", "cut", "more", "other"])), max_size=7
+)
 
 
-def test_a_step_without_a_turn_has_the_same_marks_at_default_clocks(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
-    marks, seen = [], []
-    for step, has_turn in enumerate([True, False, True]):
-        tracker.step_begin(step, 0, until=9, turn=Turn(has_turn))
-        for name in (F, B):
+def clocks_of(plan: Plan) -> list[int]:
+    """The clock of each instruction: 0 MHz leaves it alone, and one that is out of range is the default."""
+    clocks_mhz = [0]
+    for _, mhz in plan:
+        clocks_mhz.append(clocks_mhz[-1] if mhz == 0 else mhz if 0 < mhz <= 60_000 else 0)
+    return clocks_mhz[1:]
+
+
+def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: Any, now_mhz: Callable[[], int]) -> None:
+    """Runs steps, and checks clock, marks and what is told against a simple model of a schedule.
+
+    Args:
+        steps: Of each, the schedule that comes (None: the last one stays), whether this rank follows it, and in which
+            way training runs another order.
+        now_mhz: Returns the clock that is requested.
+    """
+    plan: Plan = []
+    kinds: set[str] = set()
+    for step, (new, follows, change) in enumerate(steps):
+        if new is not None:
+            plan, kinds = new, set()
+            tracker.set_schedule(plan, in_turns=True)
+        names = [name for name, _ in plan] or [F, B]
+        names = {"cut": names[:-1], "more": [*names, F], "other": [*names[:-1], "wait"]}.get(change, names)
+        tracker.step_begin(step, step, turn=Turn(follows))
+        told.clear()
+        for place, name in enumerate(names):
             tracker.begin(name)
-            seen.append(clocks.target)
+            as_planned = names[: place + 1] == [planned for planned, _ in plan[: place + 1]]
+            assert now_mhz() == (clocks_of(plan)[place] if as_planned and follows else 0)
             tracker.end(name)
         tracker.step_end()
-        marks.append(clocks.kinds())
-    assert seen == [900, 1200, 0, 0, 900, 1200]
-    assert marks[0] == marks[1] == marks[2]
-    assert told == []
+        assert now_mhz() == 0
+        kind = {"cut": "left over", "more": "ran out", "other": "another"}.get(change, "") if plan else ""
+        assert len(told) == (kind not in kinds and kind != "")  # once for each schedule
+        kinds.add(kind)
+        marks = clocks.reader.read(everything=True) or []
+        inner = [shared_page.BEGIN, shared_page.END] * len(names) + [shared_page.LAST_END] * bool(names)
+        kept = [shared_page.STEP_BEGIN, shared_page.NUMBER, *inner, shared_page.STEP_END]
+        assert [code & 0xFF for _, code in marks] == kept
+        assert (marks[0][1] >> 8, marks[1][0], marks[-1][1] >> 8) == (step, step, shared_page.STRAYED if kind else 0)
+
+
+@given(STEPS)
+def test_each_instruction_gets_its_clock_until_training_strays_and_no_mark_is_missing(steps: Any) -> None:
+    clocks, told = FakeClocks(), Told()
+    follow(InstructionTracker(clocks, on_mismatch=told), clocks, told, steps, lambda: clocks.target)
 
 
 def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: InstructionTracker, clocks: FakeClocks) -> None:
@@ -134,35 +153,6 @@ def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(
     clocks.words[shared_page.SLEEPING] = 0
     tracker.begin(B)
     assert clocks.rings == 1
-
-
-def test_a_wrong_name_releases_the_clock_for_the_step_and_is_told_once(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200), (F, 900)])
-    for step in range(3):
-        tracker.step_begin(step, 0)
-        tracker.begin(F)
-        assert clocks.target == 900  # in step again
-        tracker.begin("wait")
-        assert clocks.target == 0
-        tracker.begin(F)
-        assert clocks.target == 0
-        tracker.step_end()
-    assert told == [(1, "'backward'", "'wait'")]
-    tracker.set_schedule([(F, 900), (B, 1200), (F, 900)])
-    run(tracker, F, F)
-    assert told[1:] == [(1, "'backward'", "'forward'")]  # once per schedule
-
-
-def test_a_list_that_runs_out_and_instructions_left_over_are_told_apart(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B, F)
-    run(tracker, F)
-    run(tracker, F, B)
-    assert told == [(2, "the end of the step", "'forward'"), (1, "'backward'", "the end of the step")]
 
 
 def test_a_wrong_stage_is_a_mismatch_only_where_both_sides_name_one(
@@ -264,18 +254,6 @@ def test_marking_ends_after_many_steps_if_the_clock_process_never_has_a_result(c
     for step in range(25):
         run(tracker, F, step=step)
     assert clocks.kinds().count(shared_page.BEGIN) == 20
-
-
-def test_a_step_that_strayed_is_marked_so(tracker: InstructionTracker, clocks: FakeClocks) -> None:
-    tracker.set_schedule([(F, 900)])
-    run(tracker, B)
-    marks = clocks.reader.read(everything=True) or []
-    assert marks[-1][1] == shared_page.STEP_END | shared_page.STRAYED << 8
-    assert marks[0][1] >> 8 == 0
-    run(tracker, F, step=5, number=9)
-    marks = clocks.reader.read(everything=True) or []
-    assert (marks[0][1], marks[1]) == (shared_page.STEP_BEGIN | 5 << 8, (9, shared_page.NUMBER))
-    assert marks[-1][1] == shared_page.STEP_END
 
 
 @pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +23,18 @@ TOP_MHZ = 1410
 
 
 class Job:
-    """The ranks of a job, run to their end, with the options of `load_clocks_rank.py`."""
+    """The ranks of a job, run to their end, with the options of `load_clocks_rank.py`.
 
-    def __init__(self, folder: Path, ranks: int, **options: Any) -> None:
-        self.sim_dir = folder / "sim"
-        self.sim_dir.mkdir(mode=0o700)
-        self.shared_dir = folder / "pfo"
-        environment = {
-            **os.environ,
-            "PFO_FS_SIM_DIR": str(self.sim_dir),
-            "PFO_FS_RUN_DIR": str(self.sim_dir),
-            "PYTHONPATH": f"{PROGRAM.parents[1]}{os.pathsep}{PROGRAM.parents[2]}",
-            "PFO_FS_SIM_MODEL": "A100",
-        }
-        arguments = [str(ranks), str(folder / "store"), str(self.shared_dir), json.dumps(options)]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(rank), *arguments],
-                text=True,
-                stdout=subprocess.PIPE,
-                env={**environment, "PFO_FS_GPU": f"simulated:g{rank}"},
-            )
-            for rank in range(ranks)
-        ]
-        try:
-            outputs = [process.communicate()[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        self.codes = [process.returncode for process in processes]
-        self.said = [json.loads(output.splitlines()[-1]) if output else None for output in outputs]
+    Attributes:
+        said: What each rank has left.
+    """
+
+    def __init__(self, folder: Path, ranks: int, *, restarts: int = 0, **options: Any) -> None:
+        self.sim_dir, self.shared_dir = folder / "sim", folder / "pfo"
+        # Without it, a second attempt finds the first one's addresses in torch's store and hangs (pytorch#135712).
+        environment = {"PFO_FS_SIM_MODEL": "A100", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        torchrun(folder, ranks, PROGRAM, self.shared_dir, json.dumps(options), restarts=restarts, **environment)
+        self.said = [json.loads(Path(f"{self.shared_dir}.{rank}.json").read_text()) for rank in range(ranks)]
 
     def clocks_mhz(self, rank: int) -> list[int]:
         """The clocks that a rank's GPU was given, 0 for the default."""
@@ -64,11 +44,8 @@ class Job:
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Path, ahead: int) -> None:
-    (tmp_path / "with").mkdir()
-    (tmp_path / "without").mkdir()
     plain = Job(tmp_path / "without", 4, steps=34, without=True)
     job = Job(tmp_path / "with", 4, steps=34, ahead=ahead)
-    assert job.codes == [0, 0, 0, 0]
     for rank in range(4):
         assert job.said[rank]["weights"] == plain.said[rank]["weights"]
         assert not job.said[rank]["warnings"]
@@ -100,7 +77,6 @@ def test_clocks_stay_the_highest_where_loads_explain_nothing_and_somebody_says_s
 @pytest.mark.slow
 def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, steps=30, none_at=20)
-    assert job.codes == [0, 0]
     assert len(job.said[1]["warnings"]) == 1
     assert "no load" in job.said[1]["warnings"][0]
     assert any(0 < mhz < TOP_MHZ for mhz in job.clocks_mhz(0) + job.clocks_mhz(1))
@@ -120,7 +96,6 @@ def test_loads_and_gradients_that_do_not_fit_the_micro_batches_are_one_warning(
 @pytest.mark.slow
 def test_a_compiled_module_trains_and_its_backward_is_seen(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, steps=15, compiled=True)
-    assert job.codes == [0, 0]
     assert not job.said[0]["warnings"]
     assert "loads explain" in job.said[0]["status"]
 
@@ -128,7 +103,6 @@ def test_a_compiled_module_trains_and_its_backward_is_seen(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, steps=30, closes_at=27)
-    assert job.codes == [0, 0]
     assert any("cannot exchange loads any more" in text for text in job.said[0]["warnings"])
     assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
 
@@ -164,22 +138,18 @@ def test_what_loads_make_of_the_time_of_real_pipelines_is_learned_and_training_i
 
 @pytest.mark.slow
 def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing_is_left(tmp_path: Path) -> None:
-    sim_dir, options = tmp_path / "sim", {"steps": 30, "dies_at": 26}
-    # Without it, the second attempt finds the first one's addresses in torch's store and hangs (pytorch#135712).
-    environment = {"PFO_FS_SIM_MODEL": "A100", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    arguments = ["0", "0", "torchrun", str(tmp_path / "pfo"), json.dumps(options)]
+    sim_dir = str(tmp_path / "sim")
     try:
-        # Rank 0 prints it when training has ended, so in the second attempt only.
-        assert "loads explain" in torchrun(tmp_path, 2, PROGRAM, *arguments, restarts=1, **environment)
-        wait_for_end("PFO_FS_SIM_DIR", str(sim_dir))
+        job = Job(tmp_path, 2, restarts=1, steps=30, dies_at=26)
+        assert "loads explain" in job.said[0]["status"]
+        wait_for_end("PFO_FS_SIM_DIR", sim_dir)
     finally:
-        for pid in pids_with("PFO_FS_SIM_DIR", str(sim_dir)):
+        for pid in pids_with("PFO_FS_SIM_DIR", sim_dir):
             os.kill(pid, signal.SIGKILL)
     ends = [json.loads((job / "end.json").read_text()) for job in sorted((tmp_path / "pfo" / "jobs").iterdir())]
     assert [end["body"]["reason"] for end in ends] == ["crashed", "finished"]
-    of_ranks = [clocks_mhz(sim_dir / f"g{rank}.log") for rank in range(2)]
-    assert any(0 < mhz < TOP_MHZ for mhz in of_ranks[0] + of_ranks[1])
-    assert [clocks[-1] for clocks in of_ranks] == [0, 0]
+    assert any(0 < mhz < TOP_MHZ for mhz in job.clocks_mhz(0) + job.clocks_mhz(1))
+    assert [job.clocks_mhz(rank)[-1] for rank in range(2)] == [0, 0]
 
 
 @pytest.mark.slow
@@ -191,9 +161,7 @@ def test_the_next_start_of_a_job_begins_from_the_profile_and_a_file_of_something
     lowered = list[int]()
     for number, path in enumerate((profile, profile, other)):
         folder = tmp_path / str(number)
-        folder.mkdir()
         job = Job(folder, 2, steps=24, options={"profile_path": str(path)})
-        assert job.codes == [0, 0]
         lowered.append(sum(0 < mhz < TOP_MHZ for rank in range(2) for mhz in job.clocks_mhz(rank)))
         print(lowered, job.said[0]["status"])
         if number < 2:

@@ -11,12 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clock import replace_time
-from hypothesis import given
-from hypothesis import strategies as st
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device import shared_page
@@ -33,7 +30,6 @@ from pfo_fs.loads.messages import (
     ReachDecider,
     StepBegun,
     clock_of,
-    message_of,
     pack_row,
     proof,
 )
@@ -281,33 +277,6 @@ def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(
     assert rank.training.recv(4096) == b"", "training sees that it has ended"
 
 
-def test_the_process_ends_when_a_rank_has_gone(decider: Running) -> None:
-    first, second = decider.connect(0), decider.connect(1)
-    for one in (first, second):
-        tell(one, 0)
-    hear(first)
-    second.stream.close()
-    assert decider.has_ended()
-
-
-NUMBERS = st.floats(-1e12, 1e12)
-
-
-@given(
-    st.integers(-1, 2**40),
-    st.integers(0, 2**40),
-    st.integers(-1, 2**15),
-    st.integers(-1, 60_000),
-    st.lists(NUMBERS, max_size=9),
-    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
-)
-def test_what_training_tells_arrives_as_it_was(
-    posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
-) -> None:
-    told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
-    assert message_of(told.packed(), StepBegun) == told
-
-
 def decided_step(words: memoryview, step: int) -> int:
     """The step whose clock stands in the page at the place of this one."""
     return words[shared_page._DECIDED + 2 * (step % shared_page.RECENT_TURNS)]
@@ -329,18 +298,13 @@ def client(page: SharedPage) -> LoadClient:
     return LoadClient(page.words, (1410, 1210))
 
 
-def test_a_clock_that_is_known_before_a_step_stands_in_the_page(page: SharedPage, client: LoadClient) -> None:
-    client.begun(begun(7, 6))
-    assert not client.decided(7, 1210)
-    assert decided_mhz(page.words, 7) == 1210
-    assert decided_mhz(page.words, 8) == 0
-
-
 @pytest.mark.parametrize(("mhz", "turn"), [(1210, 3), (1210, -1), (300, 3)])
 def test_a_clock_that_comes_while_its_step_runs_changes_that_step_if_it_is_on_offer_and_the_device_follows(
     page: SharedPage, client: LoadClient, mhz: int, turn: int
 ) -> None:
     client.begun(begun(7, 7, turn=turn))
+    assert not client.decided(8, 1210), "it is known before its step"
+    assert decided_mhz(page.words, 8) == 1210
     follows = (mhz, turn) == (1210, 3)
     assert client.decided(7, mhz) == follows
     assert page.words[TURNS + 3] == mhz * follows

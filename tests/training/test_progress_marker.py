@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from test_instruction_tracker import B, F, FakeClocks, Told, run
+from hypothesis import given
+from test_instruction_tracker import STEPS, B, F, FakeClocks, Told, follow, run
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
-from pfo_fs.device.shared_page import FOLLOWS, IDLE, LAUNCHED, POINT_MASK, PROGRESS, SLEEPING, TURN_SHIFT, TURNS
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.device.shared_page import (
+    FOLLOWS,
+    IDLE,
+    LAUNCHED,
+    POINT_MASK,
+    PROGRESS,
+    REPLAYED,
+    SLEEPING,
+    TURN_SHIFT,
+    TURNS,
+    UNMARKED,
+)
+from pfo_fs.errors import DeviceError
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.turns import Turn
@@ -22,14 +36,34 @@ MS = 1_000_000
 
 
 class Queue(list[int]):
-    """Points that a device has not reached yet; `fails` is raised instead of taking one."""
+    """Points that a device has not reached yet; `fails` is raised instead of taking one.
+
+    Attributes:
+        graph: The points of a CUDA graph; None before there is one.
+        captures: Whether points go into it.
+    """
 
     fails: Exception | None = None
+    graph: list[int] | None = None
+    captures = False
 
-    def enqueue(self, point: int) -> None:
+    def enqueue(self, point: int) -> bool:
         if self.fails is not None:
             raise self.fails
-        self.append(point)
+        if self.captures and self.graph is not None:
+            self.graph.append(point | REPLAYED << TURN_SHIFT)
+        else:
+            self.append(point)
+        return self.captures
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        self.graph, self.captures = [], True
+        yield
+        self.captures = False
+
+    def replay(self) -> None:
+        self += self.graph or []
 
 
 class Device:
@@ -79,8 +113,8 @@ def device(clocks: FakeClocks, queue: Queue, marker: ProgressMarker) -> Device:
 
 
 @pytest.fixture
-def tracker(clocks: FakeClocks, marker: ProgressMarker) -> InstructionTracker:
-    return InstructionTracker(clocks, marker=marker, on_mismatch=Told())
+def tracker(clocks: FakeClocks, marker: ProgressMarker, queue: Queue) -> InstructionTracker:
+    return InstructionTracker(clocks, marker=marker, on_mismatch=Told(), is_capturing=lambda: queue.captures)
 
 
 def codes(queue: Queue) -> list[int]:
@@ -88,15 +122,6 @@ def codes(queue: Queue) -> list[int]:
 
 
 # ---- marks
-
-
-def test_a_step_is_its_begin_the_points_of_its_instructions_and_its_end(
-    tracker: InstructionTracker, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    assert codes(queue) == [START, 0, 1, 2, 3, IDLE]
-    assert len({point >> TURN_SHIFT for point in queue}) == 1
 
 
 def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue: Queue) -> None:
@@ -109,9 +134,9 @@ def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue
 
 def test_each_step_has_another_turn_and_the_turns_wrap_around(marker: ProgressMarker, queue: Queue) -> None:
     marker.set_plan([900], [0])
-    for _ in range(1 << 15):
+    for _ in range(REPLAYED):
         marker.begin_step()
-    assert len(set(queue)) == 1 << 15
+    assert len(set(queue)) == REPLAYED
     marker.begin_step()
     assert queue[-1] == queue[0]
     assert max(queue) < 1 << 32
@@ -130,26 +155,11 @@ def test_the_last_point_that_was_launched_is_known_before_the_doorbell_rings(clo
 # ---- what the clock process makes of them
 
 
-def test_a_device_that_is_behind_gets_the_clocks_of_what_it_runs(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    run(tracker, F, B)
-    assert device.requests.wanted(device.now_ns) == 0
-    assert [device.reach() for _ in range(12)] == [900, 900, 1200, 1200, 1200, 0] * 2
-
-
-def test_a_step_without_a_turn_has_the_same_points_at_the_default_clock(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
-    for has_turn in (True, False, False, True):
-        run(tracker, F, B, until=9, turn=Turn(has_turn))
-    assert codes(queue) == [START, 0, 1, 2, 3, IDLE] * 4
-    got = [device.reach() for _ in range(len(queue))]
-    assert got[:6] == got[18:] == [900, 900, 1200, 1200, 1200, 0]
-    assert set(got[6:18]) == {0}
+@given(STEPS)
+def test_the_device_has_the_clock_of_each_instruction_that_it_gets_to(steps: Any) -> None:
+    clocks, queue, told = FakeClocks(), Queue(), Told()
+    tracker = InstructionTracker(clocks, marker=ProgressMarker(clocks, queue.enqueue), on_mismatch=told)
+    follow(tracker, clocks, told, steps, Device(clocks, queue).catch_up)
 
 
 def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
@@ -163,23 +173,6 @@ def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
     run(tracker, F)
     got = [device.reach() for _ in range(len(queue))]
     assert got == [clock for mhz in (900, 1005, 1200) for clock in [mhz, mhz, mhz, 0] * 2]
-
-
-def test_a_step_that_strays_gets_the_default_clock_from_there_on(
-    tracker: InstructionTracker, device: Device, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 900)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    tracker.end(F)
-    tracker.begin(F)
-    tracker.end(F)
-    assert device.catch_up() == 0
-    tracker.begin(B)
-    tracker.step_end()
-    assert device.catch_up() == 0
-    run(tracker, F, B)
-    assert device.reach(2) == 900
 
 
 @pytest.mark.parametrize("names", [(F, B, F), (F, F), (F,)])
@@ -242,6 +235,121 @@ def test_a_page_with_nonsense_in_it_leads_to_no_error(clocks: FakeClocks, device
         assert device.requests.wanted(device.now_ns) == 0
 
 
+# ---- a whole iteration in one CUDA graph
+
+
+def capture_step(tracker: InstructionTracker, queue: Queue, *names: str, step: int = 0) -> None:
+    """A step whose instructions are captured, and which is then replayed for the first time."""
+    tracker.step_begin(step, -1)
+    with queue.capture():
+        for name in names:
+            tracker.begin(name)
+            tracker.end(name)
+    queue.replay()
+    tracker.step_end()
+
+
+def replay_step(tracker: InstructionTracker, queue: Queue, *, replays: int = 1, **options: Any) -> None:
+    tracker.step_begin(1, 0, **options)
+    for _ in range(replays):
+        queue.replay()
+    tracker.step_end()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_the_replays_of_a_captured_iteration_follow_the_schedule_of_their_step(
+    tracker: InstructionTracker, device: Device, queue: Queue, clocks: FakeClocks, told: list[str], planned: bool
+) -> None:
+    if planned:
+        tracker.set_schedule([(F, 1005), (B, 1005)])
+    capture_step(tracker, queue, F, B)
+    assert [point & POINT_MASK for point in queue.graph or ()] == [0, 1, 2, 3]
+    assert ["follow a schedule" in text for text in told] == [True]
+    device.catch_up()
+    clocks.kinds()
+    tracker.set_schedule([(F, 900), (B, 1200)], in_turns=True)
+    replay_step(tracker, queue, until=9)
+    replay_step(tracker, queue, until=9, turn=Turn(follows=False))
+    tracker.set_schedule([(F, 1410), (B, 900)])  # training is ahead of the device
+    replay_step(tracker, queue)
+    tracker.set_schedule(None)
+    replay_step(tracker, queue)
+    got = [device.reach() for _ in range(len(queue))]
+    assert got == [900, 900, 1200, 1200, 1200, 0] + [0] * 6 + [1410, 1410, 900, 900, 900, 0] + [0] * 6
+    assert tracker._on_mismatch == []
+    ends = [code for _, code in clocks.reader.read(everything=True) or [] if code & 0xFF == shared_page.STEP_END]
+    assert [end >> 8 for end in ends] == [UNMARKED] * 4, "their instructions have no times"
+
+
+def test_a_begin_of_a_replay_that_was_not_seen_is_known_by_the_fall_of_the_number(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    capture_step(tracker, queue, F, B)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    device.catch_up()
+    for mhz in (900, 1005):
+        tracker.set_schedule([(F, mhz), (B, 1200)])
+        replay_step(tracker, queue)
+        assert device.reach(2) == mhz  # the begin of the step and of its first instruction were one look
+        assert device.reach(3) == 1200  # its end is not seen
+        del queue[:]
+
+
+@pytest.mark.parametrize("replays", [2, 3])
+def test_more_replays_than_steps_are_default_clocks_and_one_line(
+    tracker: InstructionTracker, device: Device, queue: Queue, told: list[str], replays: int
+) -> None:
+    capture_step(tracker, queue, F, B)
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    for _ in range(3):
+        replay_step(tracker, queue, replays=replays)
+        while queue:
+            device.reach()
+    replay_step(tracker, queue, replays=replays)
+    assert {device.reach() for _ in range(len(queue))} == {0}
+    assert {"not replayed once in each step" in text for text in told[1:]} == {True}
+
+
+def test_a_step_that_begins_within_the_capture_is_told_and_its_replays_have_default_clocks(
+    tracker: InstructionTracker, device: Device, queue: Queue, told: list[str]
+) -> None:
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    with queue.capture():
+        run(tracker, F, B)
+    for _ in range(3):
+        queue.replay()
+    assert {device.reach() for _ in range(len(queue))} == {0}
+    assert ["on_step_begin was called while a CUDA graph is captured" in text for text in told] == [True]
+
+
+def test_a_schedule_of_another_length_than_the_graph_is_not_followed(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    capture_step(tracker, queue, F, B)
+    tracker.set_schedule([(F, 900), (B, 900), (F, 900), (B, 900)])
+    replay_step(tracker, queue)
+    assert {device.reach() for _ in range(len(queue))} == {0}
+    assert tracker._on_mismatch == [(0, "4 instructions", "a CUDA graph of 2")]
+
+
+def test_graphs_of_single_modules_run_within_their_instructions_as_other_work_does(
+    tracker: InstructionTracker, device: Device, queue: Queue
+) -> None:
+    """Megatron, Transformer Engine and torch.compile capture modules; a mark is never called within one."""
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    for _ in range(3):
+        tracker.step_begin(0, 0)
+        for name in (F, B):
+            tracker.begin(name)
+            with queue.capture():
+                pass  # the module's kernels, without a mark
+            queue.replay()
+            tracker.end(name)
+        tracker.step_end()
+    assert codes(queue) == [START, 0, 1, 2, 3, IDLE] * 3
+    assert [device.reach() for _ in range(len(queue))] == [900, 900, 1200, 1200, 1200, 0] * 3
+
+
 # ---- when the clock process may sleep
 
 
@@ -282,20 +390,6 @@ def test_after_a_refused_mark_clocks_follow_the_callbacks_from_the_next_step_on(
     assert device.requests.wanted(device.now_ns) == 900
     assert len(told) == 1
     assert "the driver is gone" in told[0]
-
-
-def test_a_capture_into_a_graph_is_told_once_and_marks_go_on_after_it(
-    tracker: InstructionTracker, clocks: FakeClocks, queue: Queue, told: list[str]
-) -> None:
-    tracker.set_schedule([(F, 900)])
-    queue.fails = CapturedStream("the stream is being captured")
-    run(tracker, F)
-    run(tracker, F)
-    assert len(told) == 1
-    assert clocks.words[FOLLOWS] == 1
-    queue.fails = None
-    run(tracker, F)
-    assert codes(queue) == [START, 0, 1, IDLE]
 
 
 def test_a_forked_child_marks_nothing(tracker: InstructionTracker, queue: Queue, clocks: FakeClocks) -> None:

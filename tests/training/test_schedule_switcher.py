@@ -109,19 +109,6 @@ def test_a_schedule_that_ends_by_itself_is_not_measured_any_more_and_that_no_oth
     assert "schedule 0 has ended, and no other one has come; default clocks" in text
 
 
-def test_a_suspended_schedule_is_followed_again_when_the_last_reason_is_gone(rank: Rank) -> None:
-    rank.expect(0)
-    rank.steps(1)
-    for why in ("directory lost", "lease over", "lease over"):
-        rank.switcher.suspend(why, f"warning: {why}")
-    assert rank.said == ["warning: directory lost", "warning: lease over"]
-    rank.switcher.resume("directory lost")
-    rank.switcher.resume("something else")
-    assert (rank.steps(1), rank.switcher.measured_number) == ("-", -1)
-    rank.switcher.resume("lease over")
-    assert rank.steps(1) == "0"
-
-
 @pytest.mark.parametrize("half", [0, 1])
 def test_each_half_follows_a_schedule_in_its_turns_and_at_its_end_all_follow_the_one_before(
     rank: Rank, half: int

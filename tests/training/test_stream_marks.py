@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pfo_fs.device.shared_page import PROGRESS, SharedPage
-from pfo_fs.errors import CapturedStream, DeviceError
+from pfo_fs.device.shared_page import PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.errors import DeviceError
 from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
@@ -82,20 +82,11 @@ def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(
     assert driver.get("flags") == 0x01 | 0x02
 
 
-@pytest.mark.parametrize(("write_error", "how"), [(0, "stream write"), (801, "memset")])
-def test_memset_is_used_only_where_the_driver_refuses_stream_writes(
-    page: SharedPage, driver: FakeDriver, write_error: int, how: str
+def test_if_it_does_not_work_the_error_says_why_and_the_page_is_given_back(
+    page: SharedPage, driver: FakeDriver
 ) -> None:
-    driver.set("write_error", write_error)
-    marks = opened(page, driver)
-    marks.write(7)
-    assert (marks.how, page.words[PROGRESS], bool(driver.get("memsets"))) == (how, 7, how == "memset")
-
-
-def test_if_no_way_works_the_error_names_each_and_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
     driver.set("write_error", 801)
-    driver.set("memset_error", 801)
-    with pytest.raises(DeviceError, match=r"stream write: .*CUDA_ERROR_NOT_SUPPORTED \(801\).*memset: .*\(801\)"):
+    with pytest.raises(DeviceError, match=r"cannot write .*CUDA_ERROR_NOT_SUPPORTED \(801\)"):
         opened(page, driver)
     assert not driver.get("registered")
     assert not driver.get("retained")
@@ -127,18 +118,18 @@ def test_what_cannot_be_is_an_error_that_names_it(
 def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
     driver.set("write_error", 999)
-    with pytest.raises(DeviceError, match="the stream write into the stream failed with CUDA error 999"):
+    with pytest.raises(DeviceError, match="the write into the stream failed with CUDA error 999"):
         marks.write(1)
 
 
-def test_a_captured_stream_gets_no_write(page: SharedPage, driver: FakeDriver) -> None:
+def test_a_number_that_is_captured_says_so_in_place_of_its_turn(page: SharedPage, driver: FakeDriver) -> None:
     marks = opened(page, driver)
-    marks.write(3)
+    assert not marks.write(3 << TURN_SHIFT | 4)
     driver.set("capturing", 1)
-    with pytest.raises(CapturedStream, match="graph"):
-        marks.write(4)
-    driver.set("capturing", 0)
-    assert page.words[PROGRESS] == 3
+    assert marks.write(3 << TURN_SHIFT | 4)
+    assert page.words[PROGRESS] == REPLAYED << TURN_SHIFT | 4
+    driver.set("write_error", 901)  # the capture has failed, which the program hears at its end
+    assert marks.write(5)
 
 
 def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: SharedPage, driver: FakeDriver) -> None:
@@ -160,24 +151,22 @@ def test_unregister_waits_for_the_device_before_the_page_is_given_back(page: Sha
 
 def out_of_order(read: list[int], word: int) -> int:
     read.append(word)
-    return word if word <= 16 else [20, 18][min(read.count(word) - 1, 1)]
+    return word if word < 16 else [20, 18][min(read.count(word) - 1, 1)]
 
 
 @pytest.mark.parametrize(
-    ("sees", "error", "reason"),
+    ("sees", "reason"),
     [
-        (lambda _, word: word, 0, ""),
-        (lambda _, word: 2 * word, 0, "after 0, the number 2 arrived"),
-        (out_of_order, 0, "after 20, the number 18 arrived"),
-        (lambda _, word: word, 700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        (lambda _, word: word, ""),
+        (lambda _, word: 2 * word, "after 0, the number 2 arrived"),
+        (out_of_order, "after 20, the number 18 arrived"),
     ],
 )
 def test_the_self_test_sees_what_is_wrong_and_leaves_the_word_as_it_was(
-    page: SharedPage, driver: FakeDriver, sees: Callable[[list[int], int], int], error: int, reason: str
+    page: SharedPage, driver: FakeDriver, sees: Callable[[list[int], int], int], reason: str
 ) -> None:
     page.words[PROGRESS] = before = 0 if reason else 77
     marks = opened(page, driver)
-    driver.set("write_error", error)
     read: list[int] = []
     said = self_test(marks, lambda: sees(read, page.words[PROGRESS]))
     assert reason in said

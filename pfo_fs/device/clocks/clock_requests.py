@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_follower import ClockFollower
-from pfo_fs.device.clocks.followed_plan import FollowedPlan
+from pfo_fs.device.clocks.followed_plan import START, FollowedPlan
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
 
@@ -21,6 +21,7 @@ class ClockRequests:
         self._keeps_pauses = pause_ns > 0
         self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
         self._progress = words[shared_page.PROGRESS]
+        self._turn, self._place, self._is_counted = 0, shared_page.IDLE, False  # of the last mark
         self._since_ns = self._lasted_ns = 0
 
     @property
@@ -52,9 +53,10 @@ class ClockRequests:
 
         It is the default in a step that lasts for much longer than the one before: training may have left it open.
         """
-        if progress & shared_page.POINT_MASK == shared_page.IDLE or now_ns >= self._open_until_ns:
-            return 0
         turn = progress >> shared_page.TURN_SHIFT
+        is_idle = progress & shared_page.POINT_MASK == shared_page.IDLE
+        if is_idle or turn == shared_page.REPLAYED or now_ns >= self._open_until_ns:
+            return 0
         mhz = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS] & 0xFFFF
         return mhz if mhz >= 2 * shared_page.PLAN_SLOTS else 0  # else it is the plan of a step that followed a schedule
 
@@ -64,6 +66,11 @@ class ClockRequests:
 
     def _reached(self, progress: int, now_ns: int) -> None:
         turn, code = progress >> shared_page.TURN_SHIFT, progress & shared_page.POINT_MASK
+        if not self._is_of_step(turn, -1 if code == START else code):
+            if self._follower.plan is not None:
+                self._follower.reached(-1, shared_page.IDLE, self._follower.plan, now_ns)
+            return
+        turn = self._turn
         plan_at = self._words[shared_page.TURNS + turn % shared_page.RECENT_TURNS]
         if not 0 <= plan_at < 2 * shared_page.PLAN_SLOTS:
             return  # a step that has one clock
@@ -75,6 +82,23 @@ class ClockRequests:
             plan = FollowedPlan(*known, before=self._follower.plan, keeps_pauses=self._keeps_pauses)
             kept = self._plans[plan_at] = version, plan
         self._follower.reached(turn, code, kept[1], now_ns)
+
+    def _is_of_step(self, turn: int, place: int) -> bool:
+        """Counts the steps of a mark's turn; returns whether training has begun them, as in all marks before.
+
+        In a CUDA graph, all replays have the same numbers: one that is not above the last begins the next step.
+        """
+        words, turns, ahead = self._words, shared_page.REPLAYED, 0
+        is_replayed = turn == turns
+        if is_replayed:
+            turn = (self._turn + (place <= self._place)) % turns
+            ahead = (turn - (words[shared_page.LAUNCHED] >> shared_page.TURN_SHIFT)) % turns
+        elif self._is_counted:
+            ahead = (self._turn - turn) % turns
+        if 0 < ahead < turns // 2:
+            words[shared_page.REPLAYS_DIFFER] = 1
+        self._turn, self._place, self._is_counted = turn, place, is_replayed
+        return not words[shared_page.REPLAYS_DIFFER]
 
     def waits(self) -> bool:
         """Returns whether training will ring the doorbell before the next request can come.

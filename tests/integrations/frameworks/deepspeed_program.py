@@ -15,15 +15,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.dualpipev import DualPipeVModule
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 from framework_pages import run_block
-from recording import (
-    SimulatedWork,
-    drawn_loads,
-    fingerprint,
-    given,
-    order_in_directory,
-    run_cases,
-    train_by_loads,
-)
+from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
 
 from pfo_fs import attach
@@ -31,17 +23,10 @@ from pfo_fs import attach
 WIDTH, MICROBATCHES = 16, 6
 
 
-class Worked(nn.Linear):
-    """A layer that takes as long as the first number of its micro-batch says, which it hands on."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x[:, :1], super().forward(SimulatedWork.apply(x))[:, 1:]], dim=1)
-
-
-def make_engine(kind: str, pp: int, *, checkpointing: bool, layer: type[nn.Module] = nn.Linear, layers: int = 8) -> Any:
+def make_engine(kind: str, pp: int, *, checkpointing: bool) -> Any:
     torch.manual_seed(0)
     module = {"1f1b": PipelineModule, "dualpipev": DualPipeVModule}[kind](
-        layers=[LayerSpec(layer, WIDTH, WIDTH) for _ in range(layers)],
+        layers=[LayerSpec(nn.Linear, WIDTH, WIDTH) for _ in range(8)],
         topology=PipeDataParallelTopology(num_pp=pp, num_dp=dist.get_world_size() // pp),
         loss_fn=nn.MSELoss(),
         partition_method="uniform",
@@ -64,25 +49,8 @@ def batches() -> Any:
         yield torch.randn(2, WIDTH, generator=generator), torch.randn(2, WIDTH, generator=generator)
 
 
-def run_by_loads(pp: int) -> dict[str, Any]:
-    """Steps of micro-batches with unequal work, whose loads the program gives."""
-    engine = make_engine("1f1b", pp, checkpointing=False, layer=Worked, layers=pp)
-
-    def step(number: int, pfo: Any) -> None:
-        batches = [(torch.full((2, WIDTH), load), torch.ones(2, WIDTH)) for load in loads_of(number)]
-        pfo.give_loads([float(inputs[0, 0]) for inputs, _ in batches])
-        engine.train_batch(iter(batches))
-
-    def loads_of(number: int) -> list[float]:
-        return drawn_loads(number, engine.grid.get_data_parallel_rank(), MICROBATCHES)
-
-    return train_by_loads(lambda: attach(engine, given()["shared_dir"], strict=True, loads=True), step)
-
-
-def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False, by_loads: bool = False) -> dict[str, Any]:
+def run_case(kind: str = "1f1b", *, pp: int, checkpointing: bool = False) -> dict[str, Any]:
     """Two steps, an evaluation, and a step that fails; before them, two steps without pfo-fs."""
-    if by_loads:
-        return run_by_loads(pp)
     bare = make_engine(kind, pp, checkpointing=checkpointing) if pp > 1 else None
     data = batches()
     for _ in range(2 if bare else 0):

@@ -25,7 +25,7 @@ from megatron.core.num_microbatches_calculator import (
 )
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.timers import Timers
-from recording import SimulatedWork, drawn_loads, fingerprint, given, run_cases, train_by_loads
+from recording import fingerprint, given, run_cases
 
 from pfo_fs.errors import PfoError
 from pfo_fs.integrations import megatron
@@ -62,7 +62,7 @@ class Chunk(nn.Module):
 class Job:
     """A model and its schedule."""
 
-    def __init__(self, pp: int, chunks: int, *, checkpointing: bool, chunk: type[Chunk] = Chunk) -> None:
+    def __init__(self, pp: int, chunks: int, *, checkpointing: bool) -> None:
         self.config = ModelParallelConfig(
             pipeline_model_parallel_size=pp,
             virtual_pipeline_model_parallel_size=chunks or None,
@@ -74,8 +74,8 @@ class Job:
         self.config.hidden_size = WIDTH
         self.config.fine_grained_activation_offloading = False
         torch.manual_seed(dist.get_rank())
-        made = [chunk(self.config, number, checkpointing=checkpointing) for number in range(chunks)]
-        self.model = made or chunk(self.config, None, checkpointing=checkpointing)
+        made = [Chunk(self.config, number, checkpointing=checkpointing) for number in range(chunks)]
+        self.model = made or Chunk(self.config, None, checkpointing=checkpointing)
         self.parts = made or [self.model]
         self.optimizer = torch.optim.SGD((p for part in self.parts for p in part.parameters()), lr=0.1)
         self.function = schedules.get_forward_backward_func()
@@ -121,7 +121,8 @@ def refusals(cases: list[dict[str, Any]]) -> dict[str, Any]:
         vars(job.config).update(case.get("config", {}))
         try:
             microbatches = case.get("num_microbatches", 1)
-            megatron.attach(job.model, given()["shared_dir"], num_microbatches=microbatches, strict=True)
+            more = {"num_microbatches": microbatches, "strict": True, **case.get("attach", {})}
+            megatron.attach(job.model, given()["shared_dir"], **more)
         except PfoError as error:
             found.append(str(error))
     return {"refused": found}
@@ -155,41 +156,6 @@ def follow(job: Job, hook: str) -> Any:
     return attached[0]
 
 
-class Worked(Chunk):
-    """A model that takes as long as the first number of its micro-batch says, which it hands on."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = SimulatedWork.apply(x if self.given is None else self.given)
-        return torch.cat([x[..., :1], self.layer(x)[..., 1:]], dim=-1)
-
-
-def run_by_loads(pp: int) -> dict[str, Any]:
-    """Steps of micro-batches with unequal work, whose loads the program gives."""
-    job = Job(pp, 0, checkpointing=False, chunk=Worked)
-    replicas = parallel_state.get_data_parallel_group()
-
-    def forward_step(loads: Any, model: Any) -> Any:
-        output = model(torch.full((LENGTH, BATCH, WIDTH), next(loads)).requires_grad_())
-        return output, lambda output: ((output**2).mean(), {})
-
-    def follow() -> Any:
-        pfo = megatron.attach(job.model, given()["shared_dir"], num_microbatches=MICROBATCHES, strict=True, loads=True)
-        job.function, job.forward_step = pfo.forward_backward(job.function), forward_step
-        return pfo
-
-    def step(number: int, pfo: Any) -> None:
-        loads = drawn_loads(number, parallel_state.get_data_parallel_rank(), MICROBATCHES)
-        pfo.give_loads(loads)
-        job.generator = iter(loads)
-        job.run()
-        for parameter in job.model.parameters():  # the pipelines wait for each other here
-            dist.all_reduce(parameter.grad, group=replicas)
-        job.optimizer.step()
-        job.optimizer.zero_grad()
-
-    return train_by_loads(follow, step)
-
-
 def run_case(
     *,
     pp: int,
@@ -197,7 +163,6 @@ def run_case(
     hook: str = "forward_backward",
     checkpointing: bool = False,
     refused: list[dict[str, Any]] | None = None,
-    by_loads: bool = False,
 ) -> dict[str, Any]:
     """A step, an evaluation, two steps, and a step that fails; before them, three steps without pfo-fs."""
     global broken
@@ -205,8 +170,6 @@ def run_case(
     try:
         if refused is not None:
             return refusals(refused)
-        if by_loads:
-            return run_by_loads(pp)
         bare = Job(pp, chunks, checkpointing=checkpointing)
         for _ in range(3):
             bare.step()

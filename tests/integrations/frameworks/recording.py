@@ -1,15 +1,14 @@
-"""What the programs of these tests share: an optimizer that records what the adapter calls, and one line of facts."""
+"""What the programs of these tests share: an optimizer that records what the adapter calls, and a file of facts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,12 +73,6 @@ def given() -> dict[str, Any]:
     return {"shared_dir": os.environ["PFO_FS_SHARED_DIR"], **json.loads(sys.argv[1])}
 
 
-def say(rank: int, **facts: Any) -> None:
-    """One line of facts, for the test."""
-    sys.stdout.write(json.dumps({"rank": rank, **facts}) + "\n")
-    sys.stdout.flush()
-
-
 def run_cases(run_case: Callable[..., dict[str, Any]]) -> None:
     """Runs the cases that the test gives, all on the same ranks, and tells what each saw, or why it was refused.
 
@@ -92,54 +85,8 @@ def run_cases(run_case: Callable[..., dict[str, Any]]) -> None:
         except PfoError as error:
             found[name] = {"refused": f"{type(error).__name__}: {error}"}
         dist.barrier()
-    say(dist.get_rank(), **found)
+    Path(f"{given()['shared_dir']}.{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-
-
-class SimulatedWork(torch.autograd.Function):
-    """On a simulated GPU, a forward and its backward take as long as the first number of their micro-batch."""
-
-    kernels: Any = None
-
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-        context.work = float(x.detach().flatten()[0])
-        if SimulatedWork.kernels is not None:
-            SimulatedWork.kernels.run("forward", 0, work=context.work)
-        return x.clone()
-
-    @staticmethod
-    def backward(context: Any, *gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        if SimulatedWork.kernels is not None:
-            SimulatedWork.kernels.run("backward", 0, work=context.work)
-        return gradient[0]
-
-
-def train_by_loads(follow: Callable[[], Any], step: Callable[[int, Any], object]) -> dict[str, Any]:
-    """Trains 30 steps with clocks from loads that `give_loads` gives, and tells what was learned of them.
-
-    Args:
-        follow: Attaches pfo-fs.
-        step: Gives the loads of a step with this number, and runs it.
-    """
-    os.environ["PFO_FS_SIM_TIME_SCALE"] = "4"
-    kept: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("pfo_fs").addHandler(handler)
-    pfo = follow()
-    SimulatedWork.kernels = pfo.optimizer.simulated_kernels()
-    for number in range(30):
-        step(number, pfo)
-    status, SimulatedWork.kernels = pfo.status_text, None
-    pfo.close()
-    return {"status": status, "warnings": kept}
-
-
-def drawn_loads(number: int, pipeline: int, count: int) -> list[float]:
-    """The loads of a step's micro-batches in a pipeline."""
-    drawn = random.Random(f"{number} {pipeline}")
-    return [drawn.uniform(0.5, 1.5) for _ in range(count)]
 
 
 def order_in_directory(rank: int, job_id: str) -> Any:

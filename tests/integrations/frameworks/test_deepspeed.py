@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from followed import *  # noqa: F403
-from followed import explained_by_loads
 
 pytest.importorskip("deepspeed", reason="needs DeepSpeed; .ci/frameworks installs it")
 
@@ -16,14 +15,10 @@ CASES: dict[str, dict[str, Any]] = {
     "1F1B on four ranks, activation checkpointing": {"pp": 4, "checkpointing": True},
     "DualPipeV with two replicas": {"kind": "dualpipev", "pp": 2},
 }
-RUNS = {4: {**CASES, "one stage": {"pp": 1}, "loads": {"pp": 2, "by_loads": True}}}
+RUNS = {4: {**CASES, "one stage": {"pp": 1}}}
 KINDS = dict.fromkeys(CASES, (4, 2))
 
 
 def test_the_first_stage_has_failed_and_one_stage_is_refused(all_facts: Any) -> None:
     assert {seen[case]["left_in_step_by_an_error"] for seen in all_facts[4] for case in CASES} == {None, False}
     assert all("power-limit optimizer" in seen["one stage"]["refused"] for seen in all_facts[4])
-
-
-def test_loads_that_the_program_gives_are_learned_and_explain_what_varies(all_facts: Any) -> None:
-    explained_by_loads(all_facts[4])

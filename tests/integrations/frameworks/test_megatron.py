@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from followed import *  # noqa: F403
-from followed import explained_by_loads
 
 pytest.importorskip("megatron.core", reason="needs Megatron-Core; .ci/frameworks installs it")
 
@@ -19,11 +18,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "power-limit optimizer": {},  # one stage
-    "CUDA graph of the full iteration": {"config": {"cuda_graph_impl": "full_iteration"}},
+    "set cuda_graph_impl to": {"config": {"cuda_graph_impl": "full_iteration"}, "attach": {"hides_loop": True}},
     "overlap_moe_expert_parallel_comm": {"config": {"overlap_moe_expert_parallel_comm": True}},
     "pass num_microbatches=": {"num_microbatches": None},
 }
-RUNS = {4: {**CASES, "refused": {"pp": 1, "refused": list(REFUSED.values())}, "loads": {"pp": 2, "by_loads": True}}}
+RUNS = {4: {**CASES, "refused": {"pp": 1, "refused": list(REFUSED.values())}}}
 KINDS = dict.fromkeys(CASES, (4, 3))
 
 
@@ -36,7 +35,3 @@ def test_the_first_stage_has_failed_and_the_programs_own_timers_ran(all_facts: A
 def test_what_cannot_be_followed_is_refused(all_facts: Any) -> None:
     for seen in all_facts[4]:
         assert all(text in refusal for text, refusal in zip(REFUSED, seen["refused"]["refused"], strict=True))
-
-
-def test_loads_that_the_program_gives_are_learned_and_explain_what_varies(all_facts: Any) -> None:
-    explained_by_loads(all_facts[4])

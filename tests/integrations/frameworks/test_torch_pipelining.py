@@ -23,7 +23,6 @@ TWO_RANKS: dict[str, dict[str, Any]] = {
     "activation checkpointing": {"schedule": "1F1B", "checkpointing": True},
     "static shapes": {"schedule": "1F1B", "static": True},
     "compiled stages": {"schedule": "Interleaved1F1B", "compile": True},
-    "functions of the user": {"schedule": "Interleaved1F1B", "custom": "FORWARD"},
 }
 TWO_REPLICAS: dict[str, dict[str, Any]] = {
     "1F1B with DDP": {"schedule": "1F1B", "data": "ddp"},

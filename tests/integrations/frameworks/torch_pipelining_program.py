@@ -135,9 +135,7 @@ class Case:
     def shape(self) -> list[Any]:
         """What the schedule and stage objects hold that can be wrapped."""
         things = [self.schedule, *self.stages]
-        kept = [(name, id(value)) for thing in things for name, value in sorted(vars(thing).items()) if callable(value)]
-        functions = getattr(self.schedule, "_comp_type_to_function_map", {})
-        return [*kept, *((kind.name, id(value)) for kind, value in functions.items())]
+        return [(name, id(value)) for thing in things for name, value in sorted(vars(thing).items()) if callable(value)]
 
 
 def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +146,7 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     case = Case(mesh, options)
     ran = case.record()
     if "custom" in options:
-        register_own_function(case, options["custom"])
+        case.schedule.register_custom_function(schedules._ComputationType[options["custom"]], lambda *_: None)
     before = case.shape()
     warnings: list[str] = []
     handler = logging.Handler()
@@ -189,7 +187,7 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
             left_in_step = opt.in_step or pfo.marks.in_step
         case.blocks[0].fails = False
     before_evaluation = len(opt.steps)
-    if case.name not in V_SHAPED and not options.get("custom"):  # torch's own `eval` fails on V-shaped schedules
+    if case.name not in V_SHAPED:  # torch's own `eval` fails on V-shaped schedules
         positional, named = case.arguments(99)
         with torch.no_grad():
             case.schedule.eval(*positional, **named)
@@ -214,24 +212,6 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
         "pp": [dims.pp_rank, dims.pp_degree],
         "dp": [dims.dp_rank, dims.dp_degree],
     }
-
-
-def register_own_function(case: Case, kind: str) -> None:
-    """Runs actions of a kind by a function of the user, which a schedule calls in place of its own code."""
-    by_index = {stage.stage_index: stage for stage in case.stages}
-
-    def forward(action: Any, context: Any) -> None:
-        stage = by_index[action.stage_index]
-        chunk = action.microbatch_index
-        schedule = context.schedule_ref
-        if not stage.is_first and action.stage_index - 1 not in by_index:
-            schedules._wait_batch_p2p(schedule.fwd_recv_ops.pop((action.stage_index, chunk)))
-        output = stage.forward_one_chunk(chunk, context.arg_mbs[chunk], context.kwarg_mbs[chunk])
-        schedule._maybe_compute_loss(stage, output, context.target_mbs, chunk)
-        if action.stage_index + 1 in by_index:
-            by_index[action.stage_index + 1].set_local_fwd_input(output, chunk)
-
-    case.schedule.register_custom_function(schedules._ComputationType[kind], forward)
 
 
 torch.set_num_threads(1)
