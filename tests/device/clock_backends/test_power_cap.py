@@ -19,7 +19,7 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import GpuUndo
-from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP
+from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP, ClockSeen
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.metering.instruction_power import Power
 from pfo_fs.device.shared_page import SharedPage
