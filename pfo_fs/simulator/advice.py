@@ -3,15 +3,15 @@
 Why GPUs wait is found by adding one cause after the other: with equal stages, a pipeline has its bubbles only; then
 stages are as unequal as they are on average; then slow workers come on top; then what varies among micro-batches.
 
-What a remedy saves follows from these durations and from how time and power of the kind of GPU follow the clock. Where
-that has been published for training (A100, A40), it counts; for other kinds, both ends of the interval come from what
-is published of any kind, so that it is wide.
+What a remedy saves follows from these durations and from how time and power follow the clock: as the job has measured
+it, or else as it has been published for training on this kind of GPU (A100, A40). For other kinds, both ends of the
+interval come from what is published of any kind, so that it is wide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
@@ -31,6 +31,8 @@ _SAME = 1e-9
 _CLOCKS, _LOWEST = 40, 0.42
 """Plans choose from at most 40 clocks, spread over those above 0.42 of the highest one: no plan for an A100 goes below
 600 of its 1,410 MHz, where time grows faster than power falls."""
+_MEASURED = 3
+"""Curves of a job count where each instruction was measured at three clocks or more."""
 _LATENCIES_S = 0.01, 0.1
 """Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
 _MOST_LATE = 0.001
@@ -85,14 +87,14 @@ class Advice(NamedTuple):
         waits: Why GPUs wait.
         remedies: What would save energy.
         balanced: The same if all loads were equal, as a balancing scheduler makes them; empty if they are.
-        published: Whether it is published how training on this kind of GPU follows the clock.
+        curves: How training on these GPUs follows the clock: "measured", "published" for their kind, or "unknown".
     """
 
     step_s: float
     waits: list[Wait]
     remedies: list[Remedy]
     balanced: list[Remedy]
-    published: bool
+    curves: str
 
     @property
     def most(self) -> float:
@@ -100,25 +102,72 @@ class Advice(NamedTuple):
         return max(one.saved[0].high for one in self.remedies)
 
 
-def advise(pipeline: Pipeline, full_s: Array, gpu: str) -> Advice:
+class Curves(NamedTuple):
+    """How training on a kind of GPU follows the clock.
+
+    Attributes:
+        slower, power_w: For each instruction and clock, its time relative to that at the highest clock, and its power.
+    """
+
+    clocks_mhz: Sequence[int]
+    slower: Mapping[str, Sequence[float]]
+    power_w: Mapping[str, Sequence[float]]
+    blocking_power_w: float
+
+    @classmethod
+    def of_model(cls, model: GpuModel, names: set[str]) -> Curves:
+        """Returns those that were published."""
+        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
+        clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
+        of = {name: model.coefficients(name) for name in names}
+        slower = {name: [one.time_s(mhz) / one.time_s(one.top_mhz) for mhz in clocks_mhz] for name, one in of.items()}
+        powers_w = {name: [one.power_w(mhz) for mhz in clocks_mhz] for name, one in of.items()}
+        return cls(clocks_mhz, slower, powers_w, model.blocking_power_w)
+
+    @classmethod
+    def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
+        """Returns means over stages of what was measured, on lines between clocks; None if these are too few."""
+        rows = {
+            kind: np.array([(m.frequency_mhz, m.time_s, m.energy_j) for m in ms[::-1]]).T
+            for kind, ms in profile.measurements.items()
+        }
+        low, high = max(mhz[0] for mhz, _, _ in rows.values()), min(mhz[-1] for mhz, _, _ in rows.values())
+        if low >= high or min(len(mhz) for mhz, _, _ in rows.values()) < _MEASURED:
+            return None
+        clocks_mhz = np.unique(np.linspace(low, high, _CLOCKS).round().astype(int))[::-1]
+        slower: dict[str, Array] = {}
+        powers_w: dict[str, Array] = {}
+        for name in {name for _, name in rows}:
+            own = [row for (_, of), row in rows.items() if of == name]
+            times_s = [np.interp(clocks_mhz, mhz, of_s) for mhz, of_s, _ in own]
+            slower[name] = np.mean([of_s / of_s[0] for of_s in times_s], axis=0)
+            powers_w[name] = np.mean([np.interp(clocks_mhz, mhz, of_j / of_s) for mhz, of_s, of_j in own], axis=0)
+        return cls(clocks_mhz.tolist(), slower, powers_w, blocking_power_w)
+
+
+def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None = None) -> Advice:
     """Returns what would save energy in a job.
 
     Args:
         pipeline: The instructions that each pipeline runs.
         full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
         gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
+        measured: The curves of all instructions, if the job has measured them.
     """
+    names = {one.name for one in pipeline.instructions}
+    measured = measured if measured and names <= measured.slower.keys() else None
     steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
     full_s = full_s[steps][:, :, :_PIPELINES]
     published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
-    models = published or list(MODELS.values())
+    curves = [measured] if measured else [Curves.of_model(model, names) for model in published or MODELS.values()]
     latencies_s = _LATENCIES_S[:1] if published else _LATENCIES_S
-    jobs = [_Job(pipeline, full_s, model, latency_s) for model in models for latency_s in latencies_s]
+    jobs = [_Job(pipeline, full_s, one, latency_s) for one in curves for latency_s in latencies_s]
     waits, balanced = jobs[0].waits(), []
     if waits[-1].share > NOTABLE:
-        balanced = _remedies([_Job(pipeline, job.balanced_s, job.model, job.latency_s) for job in jobs])
+        balanced = _remedies([_Job(pipeline, job.balanced_s, job.curves, job.latency_s) for job in jobs])
     remedies = [one for one in _remedies(jobs) if one.name != "loads" or waits[-1].share > NOTABLE]
-    return Advice(jobs[0].step_s, waits, remedies, balanced, bool(published))
+    known = "measured" if measured else "published" if published else "unknown"
+    return Advice(jobs[0].step_s, waits, remedies, balanced, known)
 
 
 def _remedies(jobs: Sequence[_Job]) -> list[Remedy]:
@@ -143,16 +192,21 @@ class _Job:
         balanced_s: The same with slow workers.
     """
 
-    def __init__(self, pipeline: Pipeline, full_s: Array, model: GpuModel, latency_s: float) -> None:
-        self.model, self.latency_s = model, latency_s
-        nodes, top_mhz = pipeline.instructions, model.clocks_mhz[0]
+    def __init__(self, pipeline: Pipeline, full_s: Array, curves: Curves, latency_s: float) -> None:
+        self.curves, self.latency_s, nodes = curves, latency_s, pipeline.instructions
         self.kinds = [(one.stage, one.name) for one in nodes]
-        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * top_mhz]
-        self.clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
         lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
-        rows = {kind: self._curve(model, kind[1], length_s) for kind, length_s in lengths_s.items()}
+        rows = {
+            kind: [
+                Measurement(mhz, slower * length_s, slower * length_s * power_w)
+                for mhz, slower, power_w in zip(
+                    curves.clocks_mhz, curves.slower[kind[1]], curves.power_w[kind[1]], strict=True
+                )
+            ]
+            for kind, length_s in lengths_s.items()
+        }
         costs = SwitchCosts(latency_s=latency_s, timing_error_s=latency_s / 2)
-        problem = Problem(pipeline, Profile(rows), model.blocking_power_w, switch_costs=costs)
+        problem = Problem(pipeline, Profile(rows), curves.blocking_power_w, switch_costs=costs)
         of_stages = _sums(np.array([one.stage for one in nodes]), full_s.transpose(1, 0, 2))
         beside = of_stages / np.median(of_stages, axis=2, keepdims=True)  # (stages, steps, pipelines)
         self.slow = (np.quantile(beside, 1 - _MOSTLY, axis=1) > SLOW_WORKER).any(axis=0)
@@ -166,11 +220,6 @@ class _Job:
         self.scenarios = Scenarios(problem, full_s, groups.tolist())
         self.spans_s = self.scenarios.spans_s()
         self.step_s = float(self.spans_s.max(axis=1).mean())
-
-    def _curve(self, model: GpuModel, name: str, length_s: float) -> list[Measurement]:
-        curve = model.coefficients(name)
-        times_s = [length_s * curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in self.clocks_mhz]
-        return [Measurement(mhz, s, s * curve.power_w(mhz)) for mhz, s in zip(self.clocks_mhz, times_s, strict=True)]
 
     def waits(self) -> list[Wait]:
         """For which share of all time GPUs wait, by cause."""
@@ -212,7 +261,7 @@ class _Job:
     @property
     def _numbers(self) -> list[int]:
         """The clocks as positions."""
-        return [self.scenarios.table.number[mhz] for mhz in self.clocks_mhz]
+        return [self.scenarios.table.number[mhz] for mhz in self.curves.clocks_mhz]
 
     def _by_loads_j(self, uniform: Sequence[Played], slowdown: float) -> float:
         """Mean energy of a step in J if each pipeline runs at the clock at which it ends with the slowest one."""

@@ -36,7 +36,7 @@ from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
-_TIMES_S = 1e-9, 1e6
+TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
 _MOST_TIMES = 1_000_000
 """A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
@@ -182,7 +182,7 @@ def read_trace(
                 wrong = f"step {row.step} of dp_rank {row.dp_rank} has {name} twice, first in row {first.number}"
             raise PlanError(f"{path}: row {row.number}: {wrong}", line=row.number)
     times = {place: row.time_s for place, row in seen.items()}
-    return _complete(path, pipeline, times, dp_ranks, left_out)
+    return trace_of(path, pipeline, times, dp_ranks, left_out)
 
 
 def _read_rows(path: Path) -> list[_Row]:
@@ -197,7 +197,7 @@ def _read_rows(path: Path) -> list[_Row]:
                     table.whole("stage", stage),
                     sys.intern(instruction),
                     table.whole("micro_batch", micro_batch),
-                    table.number("time_s", time_s, *_TIMES_S, "a number of seconds"),
+                    table.number("time_s", time_s, *TIMES_S, "a number of seconds"),
                 )
             )
     return rows
@@ -216,12 +216,12 @@ def _slow_workers(rows: Iterable[_Row]) -> list[int]:
     return sorted(slow)
 
 
-def _complete(
+def trace_of(
     path: Path,
     pipeline: Pipeline,
     times_s: Mapping[tuple[int, int, int], float],
     dp_ranks: Sequence[int],
-    left_out: Sequence[int],
+    left_out: Sequence[int] = (),
 ) -> Trace:
     """Returns the trace of the steps in which no instruction is missing, of times by step, pipeline and node."""
     kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
