@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table
 
@@ -24,7 +27,7 @@ from pfo_fs.planner import (
     one_per_stage,
     read_profile,
 )
-from pfo_fs.planner.zeus_profile import InstructionProfilingResult
+from pfo_fs.planner.profile_csv import COLUMNS, table_text
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.pictures import plan_svg
 from pfo_fs.reports.wording import percent
@@ -44,14 +47,24 @@ def read_dump(folder: Path) -> Profile:
     numbers = sorted(int(match[1]) for path in folder.iterdir() if (match := _PROF.fullmatch(path.name)))
     if not numbers:
         raise PlanError(f"{folder}: is not the dump of a job: there is no <n>.prof.json in it")
-    measured = (
-        (load_dump(FrequencySchedule, folder, number), load_dump(ProfilingResult, folder, number)) for number in numbers
-    )
-    try:
-        text = InstructionProfilingResult.from_dump(load_dump(RankInfo, folder), measured).csv_text()
-    except PlanError as error:
-        raise PlanError(f"{folder}: {error}") from error
-    return read_profile(folder, text)
+    stages = {info.rank: info.pp_rank for info in load_dump(RankInfo, folder)}
+    took: dict[tuple[int, str, int], list[tuple[float, float]]] = defaultdict(list)
+    for number in numbers:
+        clocks = {schedule.rank: schedule.frequencies for schedule in load_dump(FrequencySchedule, folder, number)}
+        for result in load_dump(ProfilingResult, folder, number):
+            for name in ("forward", "backward"):
+                mhz = [clock for instruction, clock in clocks.get(result.rank, ()) if instruction == name]
+                times_s, energies_j = result.time_breakdown.get(name, []), result.energy_breakdown.get(name, [])
+                lengths = {*map(len, times_s), *map(len, energies_j)}
+                if result.rank not in stages or len(times_s) != len(energies_j) or lengths - {len(mhz)}:
+                    raise PlanError(
+                        f"{folder}: the result of rank {result.rank} in {number}.prof.json does not have {len(mhz)} "
+                        f"times and energies of {name} in each iteration, as its schedule has"
+                    )
+                for clock, *each in zip(len(times_s) * mhz, chain(*times_s), chain(*energies_j), strict=True):
+                    took[stages[result.rank], name, clock].append((each[0], each[1]))
+    rows = [(*key, *map(fmean, zip(*each, strict=True))) for key, each in took.items()]
+    return read_profile(folder, table_text(rows, COLUMNS))
 
 
 def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.profile_csv import COLUMNS, read_table, table_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
@@ -136,7 +139,7 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     )
 
 
-def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
+def _refuse_mixtures(table: DataFrame, means: DataFrame, spreads: DataFrame, source: str) -> None:
     """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
     for column, most in _MOST_SCATTER.items():
         apart = spreads[column] > most * means[column]

@@ -11,6 +11,7 @@ interval come from what is published of any kind, so that it is wide.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,8 +32,9 @@ _SAME = 1e-9
 _CLOCKS, _LOWEST = 40, 0.42
 """Plans choose from at most 40 clocks, spread over those above 0.42 of the highest one: no plan for an A100 goes below
 600 of its 1,410 MHz, where time grows faster than power falls."""
-_MEASURED = 3
-"""Curves of a job count where each instruction was measured at three clocks or more."""
+_MEASURED, _MEASURED_TO = 3, 0.75
+"""A job's own curves count where each instruction was measured at three clocks, one of them at most 3/4 of the highest:
+fewer say little of what lower clocks save."""
 _LATENCIES_S = 0.01, 0.1
 """Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
 _MOST_LATE = 0.001
@@ -126,22 +128,22 @@ class Curves(NamedTuple):
 
     @classmethod
     def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
-        """Returns means over stages of what was measured, on lines between clocks; None if these are too few."""
-        rows = {
-            kind: np.array([(m.frequency_mhz, m.time_s, m.energy_j) for m in ms[::-1]]).T
-            for kind, ms in profile.measurements.items()
-        }
-        low, high = max(mhz[0] for mhz, _, _ in rows.values()), min(mhz[-1] for mhz, _, _ in rows.values())
-        if low >= high or min(len(mhz) for mhz, _, _ in rows.values()) < _MEASURED:
+        """Returns means over stages of what was measured, on lines between clocks; None if that is too little."""
+        top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
+        points: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+        for (_, name), (first, *others) in profile.measurements.items():
+            for one in (first, *others) if first.frequency_mhz == top_mhz else ():
+                points[name][one.frequency_mhz].append((one.time_s / first.time_s, one.energy_j / one.time_s))
+        lowest_mhz = max((min(of) for of in points.values()), default=top_mhz)
+        if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
             return None
-        clocks_mhz = np.unique(np.linspace(low, high, _CLOCKS).round().astype(int))[::-1]
-        slower: dict[str, Array] = {}
-        powers_w: dict[str, Array] = {}
-        for name in {name for _, name in rows}:
-            own = [row for (_, of), row in rows.items() if of == name]
-            times_s = [np.interp(clocks_mhz, mhz, of_s) for mhz, of_s, _ in own]
-            slower[name] = np.mean([of_s / of_s[0] for of_s in times_s], axis=0)
-            powers_w[name] = np.mean([np.interp(clocks_mhz, mhz, of_j / of_s) for mhz, of_s, of_j in own], axis=0)
+        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1]
+        curves: dict[str, list[Array]] = {}
+        for name, of in points.items():
+            known_mhz = sorted(of)
+            columns = np.array([np.mean(of[mhz], axis=0) for mhz in known_mhz]).T
+            curves[name] = [np.interp(clocks_mhz, known_mhz, column) for column in columns]
+        slower, powers_w = ({name: of[place] for name, of in curves.items()} for place in (0, 1))
         return cls(clocks_mhz.tolist(), slower, powers_w, blocking_power_w)
 
 
