@@ -27,7 +27,7 @@ from pfo_fs.planner import (
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import SwitchLoad
-from pfo_fs.simulator import Cluster, ProfileTruth, SimulatedJob
+from pfo_fs.simulator import Cluster, ProfileTruth, SimulatedJob, read_trace
 from pfo_fs.simulator import Played as PlayedIteration
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.summary import judged_iterations
@@ -70,6 +70,15 @@ def profile_job(path: Path, micro_batches: int, node: str) -> SimulatedJob:
 def nodes_of(node: str) -> NodeSettings | None:
     """The nodes of a kind; for `launch`, where clocks cannot follow the device, None."""
     return None if node == "launch" else NodeSettings(node_physics(node))
+
+
+def slow_workers(path: Path) -> tuple[int, ...]:
+    """The dp_ranks of a trace in which instructions of a stage take much longer than in the median pipeline."""
+    trace = read_trace(path)
+    kinds = [(i.stage, i.name) for i in trace.pipeline.instructions]
+    means = [trace.full_s[:, [one == kind for one in kinds]].mean(axis=(0, 1)) for kind in sorted(set(kinds))]
+    slow = np.any([of_kind > SLOW_WORKER * np.median(of_kind) for of_kind in means], axis=0)
+    return tuple(np.array(trace.dp_ranks)[slow].tolist())
 
 
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 from typer import Argument, Option
@@ -69,12 +69,13 @@ def advise(
     with err.status("planning for these steps ..."):
         advice = advise(pipeline, full_s, gpu, curves)
     if json_:
-        print_json({**_plain(advice), "slowdowns": SLOWDOWNS})
+        fields = {name: _plain(value) for name, value in advice._asdict().items()}
+        print_json({**fields, "slowdowns": SLOWDOWNS})
         return
     _show(advice, gpu, full_s.shape)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Named tuples as mappings, for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}

@@ -42,8 +42,8 @@ _TRACE = (
     "micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
 )
 _LOADS = (
-    "With --trace: clocks from loads, one per pipeline and step. trace: a load is what durations show; shuffled: loads "
-    "that say nothing; FILE: a CSV file with columns step, dp_rank, micro_batch, load."
+    "With --trace: clocks from loads, one per pipeline and step. trace: a load is what durations show; FILE: a CSV "
+    "file with columns step, dp_rank, micro_batch, load."
 )
 _NODE = (
     "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
@@ -63,7 +63,7 @@ def simulate(
     generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
     varied: Annotated[bool, Option("--varied", help="With --generated: durations vary as in real jobs.")] = False,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
-    loads: Annotated[str | None, Option(metavar="trace|shuffled|FILE", help=_LOADS)] = None,
+    loads: Annotated[str | None, Option(metavar="trace|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
     gpu: Annotated[Gpu, Option(help="Kind of the simulated GPUs, as published.", case_sensitive=False)] = "A100",
     stages: Annotated[int, Option(help="Stages of a pipeline; of a trace: its own.", min=1, max=4096)] = 8,
@@ -142,7 +142,7 @@ def simulate(
         job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
     if loads is not None:
-        _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
+        _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads), seed), iterations, json_)
         return
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"

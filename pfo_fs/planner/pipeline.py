@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.errors import PlanError
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import _Action
 
 
 class Instruction(NamedTuple):
@@ -192,7 +195,7 @@ _TORCH_NAMES = {
 }
 
 
-def pipeline_from_torch(schedule: Any) -> Pipeline:
+def pipeline_from_torch(schedule: object) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
     The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank; where there
@@ -213,7 +216,7 @@ def pipeline_from_torch(schedule: Any) -> Pipeline:
     return pipeline_from_orders(orders, name=type(schedule).__name__)
 
 
-def _torch_steps(action: Any) -> Iterable[Instruction]:
+def _torch_steps(action: _Action | None) -> Iterable[Instruction]:
     if action is None:
         return
     if getattr(action, "sub_actions", None):

@@ -16,13 +16,12 @@ a GPU model.
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
@@ -87,7 +86,6 @@ class Trace:
         name: The file's name without its endings.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
-        left_out: Pipelines that were left out because they are slow for good.
         incomplete: Number of steps that were left out because an instruction is missing.
     """
 
@@ -97,7 +95,6 @@ class Trace:
     table: Array
     steps: Sequence[int]
     dp_ranks: Sequence[int]
-    left_out: Sequence[int] = ()
     incomplete: int = 0
 
     @property
@@ -136,7 +133,7 @@ def read_trace(
     *,
     num_ranks: int | None = None,
     pipelines: int | None = None,
-    slow_workers: bool = True,
+    without: Collection[int] = (),
 ) -> Trace:
     """Reads a trace.
 
@@ -144,7 +141,7 @@ def read_trace(
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
         pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.
-        slow_workers: Whether to keep pipelines that are slow for good.
+        without: dp_ranks that are left out, such as slow workers.
 
     Raises:
         PlanError: The file cannot be read, is not a trace, or does not fit the schedule; the message names the row.
@@ -159,8 +156,7 @@ def read_trace(
             f"{path}: row {longest.number} has {longest.time_s:g} s, more than {_MOST_TIMES:,} times the "
             f"{shortest.time_s:g} s of row {shortest.number}; all times are in seconds"
         )
-    left_out = [] if slow_workers else _slow_workers(rows)
-    dp_ranks = sorted({row.dp_rank for row in rows}.difference(left_out))
+    dp_ranks = sorted({row.dp_rank for row in rows}.difference(without))
     if pipelines is not None and pipelines > len(dp_ranks):
         raise PlanError(f"{path}: the trace has {len(dp_ranks)} pipelines, fewer than {pipelines}")
     dp_ranks = dp_ranks[:pipelines]
@@ -182,7 +178,7 @@ def read_trace(
                 wrong = f"step {row.step} of dp_rank {row.dp_rank} has {name} twice, first in row {first.number}"
             raise PlanError(f"{path}: row {row.number}: {wrong}", line=row.number)
     times = {place: row.time_s for place, row in seen.items()}
-    return trace_of(path, pipeline, times, dp_ranks, left_out)
+    return trace_of(path, pipeline, times, dp_ranks)
 
 
 def _read_rows(path: Path) -> list[_Row]:
@@ -203,25 +199,11 @@ def _read_rows(path: Path) -> list[_Row]:
     return rows
 
 
-def _slow_workers(rows: Iterable[_Row]) -> list[int]:
-    """Returns the pipelines of which an instruction of a stage takes much longer than in the median pipeline."""
-    times: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        times[row.stage, row.instruction][row.dp_rank].append(row.time_s)
-    slow = set()
-    for of_pipelines in times.values():
-        means = {dp_rank: fmean(times_s) for dp_rank, times_s in of_pipelines.items()}
-        usual_s = median(means.values())
-        slow |= {dp_rank for dp_rank, mean_s in means.items() if mean_s > SLOW_WORKER * usual_s}
-    return sorted(slow)
-
-
 def trace_of(
     path: Path,
     pipeline: Pipeline,
     times_s: Mapping[tuple[int, int, int], float],
     dp_ranks: Sequence[int],
-    left_out: Sequence[int] = (),
 ) -> Trace:
     """Returns the trace of the steps in which no instruction is missing, of times by step, pipeline and node."""
     kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
@@ -241,4 +223,4 @@ def trace_of(
     }
     table = times / np.array([lengths_s[kind] for kind in kinds])[:, None]
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, left_out, len(all_steps) - len(steps))
+    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, len(all_steps) - len(steps))

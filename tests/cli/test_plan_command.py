@@ -237,5 +237,5 @@ def test_a_dump_is_the_profile_of_its_averages(tmp_path: Path) -> None:
 def test_results_that_do_not_fit_to_their_schedule_and_other_folders_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"is not the dump of a job: there is no <n>\.prof\.json"):
         read_dump(tmp_path)
-    with pytest.raises(PlanError, match="rank 0 in .* does not have 2 times and energies of forward"):
+    with pytest.raises(PlanError, match=r"rank 0 in .* does not have 2 times and energies of forward"):
         read_dump(dump(tmp_path, short=True))
