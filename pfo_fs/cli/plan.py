@@ -95,7 +95,7 @@ def plan(
             plans = list(solve_frontier(problem, even_deadlines(Planner(problem), frontier)))[::-1]
         rows: list[tuple[str, Plan | str]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = plan_parts.write_frontier(plans, output, format_) if output else []
+        written = plan_parts.write_plans(plans, output, format_, frontier=True) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
@@ -103,7 +103,7 @@ def plan(
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = plan_parts.write_one(best, output, format_) if output else []
+        written = plan_parts.write_plans([best], output, format_, frontier=False) if output else []
     if json_:
         print_json({"plans": plan_parts.as_json(rows), "files": [str(path) for path in written]})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from statistics import fmean
 from rich.table import Table
 
 from pfo_fs.cli.terminal import table
-from pfo_fs.errors import ConfigError, Impossible, PfoError, PlanError
+from pfo_fs.errors import ConfigError, PfoError, PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner import (
     Plan,
@@ -113,13 +114,10 @@ def find_plans(problem: Problem, asked: dict[str, float], solver: str) -> list[t
     for name, make in simple:
         try:
             rows.append((name, make().replace(straggler_s=plan.straggler_s)))
-        except Impossible as error:
-            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
         except PfoError as error:
-            if name != "lowtime" or solver == "both":
-                rows.append((name, str(error)))
-            else:
+            if name == solver:
                 raise
+            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
     if solver != "lowtime":
         rows.append(("planned", plan))
     return rows
@@ -133,47 +131,37 @@ _EXPLAINED = 8
 """Tables with at most this many rows, those for one plan, say why the plan changes clocks as often as it does."""
 
 
-def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: str) -> Path:
-    """Writes a plan as YAML, or as the file that lowtime writes and a Zeus server reads; returns its path."""
-    schedules = plan.schedules()
-    if format_ == "lowtime":
-        path = directory / f"{stem.replace('plan', 'freqs_pipeline')}.py"
-        content = format_lowtime_plan(schedules, comment.splitlines())
-    else:
-        path = directory / f"{stem}.yaml"
+def write_plans(plans: Sequence[Plan], directory: Path, format_: str, *, frontier: bool) -> list[Path]:
+    """Writes plans as YAML, or as the files that lowtime writes and a Zeus server reads, and a picture of the fastest.
+
+    Plans of a frontier are numbered from the longest deadline to the shortest, and are also in `frontier.csv`.
+
+    Returns:
+        The paths, that of `frontier.csv` or of the plan first.
+    """
+    plans = sorted(plans, key=lambda plan: -plan.deadline_s)
+    written: dict[Path, str] = {}
+    if frontier:
+        table = io.StringIO()
+        writer = csv.DictWriter(table, FRONTIER_COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(plans))
+        written[directory / "frontier.csv"] = table.getvalue()
+    for index, plan in enumerate(plans):
+        schedules, comment = plan.schedules(), describe(plan)
+        if format_ == "lowtime":
+            written[directory / f"freqs_pipeline_{index:05d}.py"] = format_lowtime_plan(schedules, [comment])
+            continue
         ranks = len(schedules)
         job = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
-        infos = [
-            RankInfo(rank=rank, dp_rank=0, pp_rank=rank, tp_rank=0, available_frequencies=[]) for rank in range(ranks)
-        ]
-        content = format_schedule_yaml(schedules, infos, job, comment=comment)
-    with output_file(path) as file:
-        file.write(content)
-    return path
-
-
-def write_frontier(plans: Sequence[Plan], directory: Path, format_: str) -> list[Path]:
-    """Writes `frontier.csv`, a file per plan and a picture of the fastest; returns their paths, the table first.
-
-    Plans are numbered from the longest deadline to the shortest.
-    """
-    ordered = sorted(plans, key=lambda plan: -plan.deadline_s)
-    written = [directory / "frontier.csv"]
-    with output_file(written[0]) as file:
-        writer = csv.DictWriter(file, FRONTIER_COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(ordered))
-    for index, plan in enumerate(ordered):
-        written.append(write_plan(plan, directory, format_, f"plan_{index:05d}", describe(plan)))
-    written.append(_write_picture(ordered[-1], directory))
-    return written
-
-
-def _write_picture(plan: Plan, directory: Path) -> Path:
-    path = directory / "pipeline.svg"
-    with output_file(path) as file:
-        file.write(plan_svg(plan))
-    return path
+        infos = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=[]) for r in range(ranks)]
+        text = format_schedule_yaml(schedules, infos, job, comment=comment)
+        written[directory / (f"plan_{index:05d}.yaml" if frontier else "plan.yaml")] = text
+    written[directory / "pipeline.svg"] = plan_svg(plans[-1])
+    for path, text in written.items():
+        with output_file(path) as file:
+            file.write(text)
+    return list(written)
 
 
 def make_folder(directory: Path, points: int, format_: str) -> None:
@@ -196,12 +184,6 @@ def make_folder(directory: Path, points: int, format_: str) -> None:
             f"{directory} holds plans of another run ({others[0]} and {len(others) - 1} more) that would stay among "
             "the new ones; give another folder, or remove them"
         )
-
-
-def write_one(plan: Plan, directory: Path, format_: str) -> list[Path]:
-    """Writes one plan and its picture; returns their paths."""
-    stem = "plan_00000" if format_ == "lowtime" else "plan"
-    return [write_plan(plan, directory, format_, stem, describe(plan)), _write_picture(plan, directory)]
 
 
 def describe(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.baselines import StageClocks
+from pfo_fs.planner.baselines import Combinations, equal_clocks, stage_clocks
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
@@ -54,8 +54,9 @@ class Planner:
         return Relaxation(self.problem.alike)
 
     @cached_property
-    def _stage_clocks(self) -> StageClocks:
-        return StageClocks(self.problem)
+    def _simple_clocks(self) -> tuple[Combinations, Combinations]:
+        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
+        return stage_clocks(self.problem), equal_clocks(self.problem)
 
     @cached_property
     def _rounder(self) -> Rounder:
@@ -202,9 +203,8 @@ class Planner:
         """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
         problem = self.problem
         straggler_s = target_s if straggler else None
-        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
-        tried = (self._stage_clocks.by_stage, self._stage_clocks.same)
-        simple = [problem.fastest_mhz, problem.cheapest_mhz, *(each.best(target_s, straggler_s) for each in tried)]
+        found = [each.best(target_s, straggler_s) for each in self._simple_clocks]
+        simple = [problem.fastest_mhz, problem.cheapest_mhz, *found]
         return [problem.played(clocks_mhz) for clocks_mhz in simple if clocks_mhz is not None]
 
     # ---- powers
