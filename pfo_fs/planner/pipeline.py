@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.errors import PlanError
+from pfo_fs.planner.longest_paths import neighbours
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining.schedules import _Action
@@ -101,14 +102,11 @@ class Pipeline:
     @cached_property
     def topological(self) -> tuple[int, ...]:
         """The nodes in an order in which each comes after those that it waits for."""
-        after: list[list[int]] = [[] for _ in self.instructions]
-        waiting = [0] * len(self.instructions)
-        for before, later, _ in self.edges:
-            after[before].append(later)
-            waiting[later] += 1
+        before, after = neighbours(len(self.instructions), self.edges)
+        waiting = [len(own) for own in before]
         order = [node for node, count in enumerate(waiting) if count == 0]
         for node in order:
-            for later in after[node]:
+            for later, _ in after[node]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
                     order.append(later)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
 from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.planner.longest_paths import LongestPaths
+from pfo_fs.planner.longest_paths import LongestPaths, neighbours
 from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
 
 
@@ -95,16 +95,11 @@ class KernelTables:
         table = [[truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds]
         self._times: Array = np.array([[m.time_s for m in row] for row in table])
         self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
-        firsts = set(pipeline.first_nodes[:-1])
-        self._before_in_rank: Array = np.array([node if node in firsts else node - 1 for node in range(nodes)])
-        self._is_first: Array = np.array([node in firsts for node in range(nodes)])
-        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        for first, then, delay in edges:
-            if ranks[first] != ranks[then]:
-                after[first].append((then, delay))
+        self._firsts = list(pipeline.first_nodes[:-1])
+        between_ranks = [edge for edge in edges if ranks[edge[0]] != ranks[edge[1]]]
         self._work = Work(
             [range(first, end) for first, end in pairwise(pipeline.first_nodes)],
-            after,
+            neighbours(nodes, between_ranks)[1],
             self._times[self._kind].tolist(),
             self._powers[self._kind].tolist(),
             truth.clocks_mhz,
@@ -144,7 +139,8 @@ class KernelTables:
         times, powers = self._times[kind, clocks], self._powers[kind, clocks]
         if not switch_s:
             return times, powers
-        before = np.where(self._is_first[:, None], 0, clocks[self._before_in_rank])
+        before = np.roll(clocks, 1, axis=0)
+        before[self._firsts] = 0
         changed = clocks != before
         old_s, old_w = self._times[kind, before], self._powers[kind, before]
         late_s = np.where(changed, np.minimum(switch_s, old_s), 0.0)
