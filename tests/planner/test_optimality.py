@@ -65,50 +65,6 @@ def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(probl
     assert plan.energy_j >= bound * (1 - 1e-9)
 
 
-@settings(max_examples=30)
-@given(problems(), shares)
-def test_the_bound_is_the_optimum_of_a_second_formulation_by_another_solver(problem: Problem, share: float) -> None:
-    """Shares of options instead of steps along the hull, beginnings instead of ends, SciPy's interior points."""
-    scipy = pytest.importorskip("scipy.optimize")
-    import numpy as np
-    from scipy.sparse import lil_matrix
-
-    planner = Planner(problem)
-    deadline_s = deadline_of(planner, min(share, 1.0))
-    nodes = len(problem.pipeline.instructions)
-    offsets = np.cumsum([nodes, *(len(choices.times_s) for choices in options_of(problem))])
-    costs = np.concatenate([np.zeros(nodes), *(choices.costs_j for choices in options_of(problem))])
-    rows = lil_matrix((len(problem.pipeline.edges) + nodes, offsets[-1]))
-    limits = []
-
-    def until(row: int, node: int) -> None:
-        rows[row, node] = 1.0
-        for option, seconds in enumerate(options_of(problem)[node].times_s):
-            rows[row, offsets[node] + option] = seconds
-
-    for row, (before, after, delay_s) in enumerate(problem.pipeline.edges):
-        until(row, before)
-        rows[row, after] = -1.0
-        limits.append(-delay_s)
-    for node in range(nodes):
-        until(len(problem.pipeline.edges) + node, node)
-        limits.append(deadline_s)
-    ones = lil_matrix((nodes, offsets[-1]))
-    for node in range(nodes):
-        ones[node, offsets[node] : offsets[node + 1]] = 1.0
-    second = scipy.linprog(
-        costs,
-        A_ub=rows.tocsr(),
-        b_ub=np.array(limits) * (1 + 1e-12),
-        A_eq=ones.tocsr(),
-        b_eq=np.ones(nodes),
-        method="highs-ipm",
-    )
-    assert second.status == 0
-    first = Relaxation(problem.alike).solve(deadline_s, 0.0)
-    assert first.lower_bound_j == pytest.approx(second.fun, rel=1e-6, abs=1e-6)
-
-
 @given(problems(), st.lists(st.floats(0, 10), min_size=1, max_size=5))
 @settings(max_examples=25)
 def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[float]) -> None:

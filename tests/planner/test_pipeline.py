@@ -55,15 +55,6 @@ def test_1f1b_of_two_stages_and_three_microbatches_is_as_in_the_books() -> None:
     assert orders == ["f0 f1 b0 f2 b1 b2".split(), "f0 b0 f1 b1 f2 b2".split()]
 
 
-def test_the_first_rank_of_zb_h1_holds_no_more_activations_than_in_1f1b() -> None:
-    for order in make_pipeline("zb-h1", 4, 12).orders:
-        held, most = 0, 0
-        for instruction in order:
-            held += (instruction.name == "forward") - (instruction.name == "backward_weight")
-            most = max(most, held)
-        assert most <= 4
-
-
 def test_zb_h1_fills_the_bubble_of_1f1b_with_weight_gradients() -> None:
     def length(pipeline: Pipeline, seconds: dict[str, float]) -> float:
         ends: dict[int, float] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -40,17 +39,7 @@ def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, 
     assert [tuple(row) for row in table.itertuples(index=False)] == rows
 
 
-def test_rows_keep_the_line_numbers_of_the_file() -> None:
-    table = read_table("p.csv", HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n")
-    assert table.index.tolist() == [3, 5]
-
-
 def test_only_columns_that_no_form_has_are_told() -> None:
     header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
     table = read_table("p.csv", f"{header},attention\n0,forward,1410,0.1,20,inf,-1,many,1e300,ring\n")
     assert (len(table), table.attrs["dropped"]) == (1, ["attention"])
-
-
-def test_a_column_that_is_there_twice_is_named() -> None:
-    with pytest.raises(PlanError, match="column time appears twice"):
-        read_table("p.csv", "stage,instruction,frequency,time,energy,time\n")

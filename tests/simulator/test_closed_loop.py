@@ -140,23 +140,6 @@ def test_a_plan_that_comes_back_after_measuring_is_the_same_plan(numbers: list[i
 
 
 @pytest.mark.slow
-def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(
-    planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, play, played = planned
-    plan = next(
-        number
-        for number in play.folder.schedule_numbers()[play.first_plan :]
-        if (index := play.folder.read(bodies.IndexBody, number=number)) is not None and index.stays
-    )
-    monkeypatch.setattr(play, "first_plan", 1)  # as if all later windows had come after a plan
-    begun = next(at for at, iteration in enumerate(played) if iteration.number == plan)
-    summary = summarize(play, played[: begun + 2])
-    assert summary.settled_at == played[begun].step
-    assert summary.profiling_steps == begun
-
-
-@pytest.mark.slow
 def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedules(tmp_path: Path) -> None:
     steady, shaken = (Play(small(), tmp_path / name, SETTINGS) for name in ("steady", "shaken"))
     begun = number = 0
@@ -202,22 +185,6 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_four(t
     assert during[0].energy_j < 0.98 * blind.energy_j
     slowest_s = 1.2 * max(i.time_s for i in before)
     assert max(i.time_s for i in during) < 1.01 * slowest_s, "no pipeline waits longer than for the straggler"
-
-
-@pytest.mark.slow
-def test_a_straggler_that_comes_while_plans_are_measured_is_let_go_when_it_is_healthy_again(tmp_path: Path) -> None:
-    gpus = Cluster(
-        make_pipeline("1f1b", 2, 4),
-        ModelTruth(A100, 2),
-        pipelines=2,
-        episodes=[Episode(1.2, 60, 85, 1)],
-        seed=2,
-        nodes=KIND,
-    )
-    play = Play(gpus, tmp_path, SETTINGS.model_copy(update={"profile_steps": 5}))
-    played = list(play.run(125))
-    assert "straggler" not in played[-1].status_text
-    assert late(played[-5:]) < 0.01
 
 
 @pytest.mark.slow
@@ -323,13 +290,6 @@ def test_a_stage_that_follows_its_clock_otherwise_than_before_makes_no_iteration
     assert late(since[-10:]) < 0.004
 
 
-@pytest.mark.slow
-def test_small_steps_find_clocks_that_cost_no_time_where_no_rank_waits(tmp_path: Path) -> None:
-    played = list(Play(generated_job(930009).cluster(1), tmp_path, SETTINGS).run(600))
-    assert saved(played[450:]) > 0.05
-    assert late(played) < 0.0025
-
-
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(small(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
     list(play.run(20))
@@ -383,17 +343,6 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
     status_text = [iteration.status_text for iteration in play.run(40)]
     assert "cannot be set" in status_text[-1]
     assert play.folder.schedule_numbers() in ([0], [0, 1])
-
-
-@pytest.mark.slow
-def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
-    play = Play(cluster(pipelines=2, episodes=[Episode(1.3, 20, 40, 1)]), tmp_path, SETTINGS)
-    played = []
-    for iteration in play.run(70):
-        played.append(iteration)
-        if iteration.step == 30:
-            play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"target: {slowdown: 1.02}\n")
-    assert late(played[-5:]) < 0.03
 
 
 @pytest.mark.slow

@@ -59,19 +59,6 @@ def test_loads_that_a_trace_shows_save_energy_at_no_time(trace: Trace, pipeline:
     assert found.balanced > 0.1
 
 
-def test_a_slow_worker_is_no_reason_to_balance_batches(tmp_path: Path) -> None:
-    path = tmp_path / "slow.csv"
-    rows = [
-        f"{step},{dp_rank},0,{name},{micro_batch},{seconds * (1.4 if dp_rank else 1.0)}"
-        for step in range(STEPS)
-        for dp_rank in range(2)
-        for micro_batch in range(MICRO_BATCHES)
-        for name, seconds in (("forward", 0.1), ("backward", 0.2))
-    ]
-    path.write_text("\n".join(["step,dp_rank,stage,instruction,micro_batch,time_s", *rows]) + "\n")
-    assert played(read_trace(path), "trace", 12).balanced == pytest.approx(0.0, abs=1e-9)
-
-
 def test_loads_of_a_file_do_as_well(trace: Trace, trace_file: Path) -> None:
     assert played(trace, str(trace_file)).plan_saved == pytest.approx(played(trace, "trace").plan_saved, abs=0.01)
 
@@ -96,9 +83,6 @@ def test_a_file_without_a_micro_batch_of_the_trace_is_refused(trace: Trace, tmp_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("step,dp_rank\n0,0\n", "column micro_batch, load is missing"),
-        ("step,dp_rank,micro_batch,load\n0,0,0,heavy\n", "row 2, column load: 'heavy' is not a number"),
-        ("step,dp_rank,micro_batch,load\n0,0,0,-1\n", "row 2, column load: '-1' is not a number from 0"),
         ("step,dp_rank,micro_batch,load\n0,0,0,inf\n", "row 2, column load: 'inf' is not a number from 0"),
         ("step,dp_rank,micro_batch,load\n0,0,0,1\n\n0,0,0,2\n", "row 4.*'2' is another load of .* that in row 2"),
     ],
@@ -153,12 +137,6 @@ def lengths(tmp_path: Path) -> Path:
     path = tmp_path / "lengths.csv"
     path.write_text("\n".join(rows))
     return path
-
-
-def test_lengths_are_read_by_step_rank_and_micro_batch(lengths: Path) -> None:
-    steps = read_lengths(lengths)
-    assert len(steps) == 12
-    assert steps[0] == [[[3000], [3000]], [[8000], [8000]]]
 
 
 @pytest.mark.parametrize(
