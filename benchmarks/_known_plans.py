@@ -16,6 +16,7 @@ from pfo_fs.autotune.samples import measured_switching
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel, node_physics
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (
+    Measurement,
     Problem,
     Profile,
     ScenarioPlanner,
@@ -27,11 +28,12 @@ from pfo_fs.planner import (
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import SwitchLoad
-from pfo_fs.simulator import Cluster, ProfileTruth, SimulatedJob, read_trace
+from pfo_fs.simulator import Cluster, SimulatedJob, read_trace
 from pfo_fs.simulator import Played as PlayedIteration
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.simulator.traces import SLOW_WORKER
+from pfo_fs.simulator.truth import Truth
 
 PROFILES = {
     "gpt3-175b+a100_sxm_bf16.csv": A100,
@@ -57,6 +59,19 @@ class Known(NamedTuple):
 
     saved: float
     late: float
+
+
+class ProfileTruth(Truth):
+    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
+
+    def __init__(self, profile: Profile, blocking_power_w: float) -> None:
+        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
+        common = set.intersection(*(set(table) for table in self._tables.values()))
+        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        """Time and energy of an instruction at a clock."""
+        return self._tables[stage, instruction][mhz]
 
 
 def profile_job(path: Path, micro_batches: int, node: str) -> SimulatedJob:

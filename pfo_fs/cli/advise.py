@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from typer import Argument, Option
 from pfo_fs.cli.jobs import find_job
 from pfo_fs.cli.simulate import PipelineSchedule
 from pfo_fs.cli.terminal import JsonFlag, NumRanksOption, SharedDirOption, err, fail, print_json, say, show, table
+from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import duration_text, percent
 
 if TYPE_CHECKING:
@@ -55,10 +57,7 @@ def advise(
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
             trace, found = read_torch_traces(path, num_ranks)
             if not found:
-                say(
-                    "These ranges are of the host, and hold what ranks waited for each other, as if it was work.",
-                    to=err,
-                )
+                say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
@@ -107,8 +106,9 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Cu
     full_s = np.array([np.transpose(rows) for rows in steps.values() if len(rows) == widest])
     measured = folder.read_file(layout.PROFILE)
     if measured is not None and data.model is not None:
-        profile = read_profile(folder.location, measured.decode(errors="replace"))
-        curves = Curves.of_profile(profile, data.model.blocking_power_w)
+        with suppress(PlanError):  # it is not complete yet
+            profile = read_profile(folder.location, measured.decode(errors="replace"))
+            curves = Curves.of_profile(profile, data.model.blocking_power_w)
     return pipeline, full_s, next((body.gpu_name for body in data.ranks if body.gpu_name), ""), curves
 
 
@@ -133,7 +133,7 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     elif advice.curves == "unknown":
         say(
             f"How training on {gpu or 'these GPUs'} follows the clock is not published: the intervals hold what is "
-            "known of A100 and A40. If they are of these kinds, give --gpu."
+            "known of A100 and A40, and that newer kinds save less. If they are of these kinds, give --gpu."
         )
     for one in advice.waits[2:]:
         if one.share > NOTABLE:

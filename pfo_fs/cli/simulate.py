@@ -29,7 +29,6 @@ from pfo_fs.reports.wording import difference_text, duration_text, percent, sign
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Trace
     from pfo_fs.simulator.load_play import LoadPlay, LoadSummary
-    from pfo_fs.simulator.nodes import NodeSettings
 
 Gpu = Literal["A100", "A40"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
@@ -86,7 +85,7 @@ def simulate(
     Scheduler, planner and shared directory are real; the GPUs are simulated.
     The scheduler has no profile at first: it profiles, plans, checks the plan, and measures again what changes.
     """
-    from pfo_fs.device.simulated.physics import gpu_model
+    from pfo_fs.device.simulated.physics import gpu_model, node_physics
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
@@ -102,6 +101,7 @@ def simulate(
         varied_job,
     )
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
+    from pfo_fs.simulator.nodes import NodeSettings
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -116,11 +116,13 @@ def simulate(
             "--loads needs --trace, and does not go with --slowdown, --power or --shared-dir",
         ),
         (no_pipeline and loads is None, "--no-pipeline needs --loads"),
+        (node == "launch" and gpus_per_stage > 1, "--gpus-per-stage does not go with --node launch"),
         (varied and generated is None, "--varied needs --generated"),
         (step_factors_run is not None and step_factors is None, "--step-factors-run needs --step-factors"),
     ):
         if is_wrong:
             wrong_usage(said)
+    nodes = None if node == "launch" else NodeSettings(node_physics(node), gpus_per_stage)
     kind: str = gpu
     if generated is not None:
         job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
@@ -129,12 +131,11 @@ def simulate(
         traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
-        job = traced.job(gpu_model(gpu), _nodes(node, gpus_per_stage), Nuisances(time_jitter=0.0))
+        job = traced.job(gpu_model(gpu), nodes, Nuisances(time_jitter=0.0))
         kind = trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
-        nodes = _nodes(node, gpus_per_stage)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
     if step_factors is not None:
         of_steps, run = read_step_factors(step_factors, step_factors_run)
@@ -176,17 +177,6 @@ def _about(trace: Trace) -> str:
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
     return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
-
-
-def _nodes(node: Node, gpus_per_stage: int) -> NodeSettings | None:
-    from pfo_fs.device.simulated.physics import node_physics
-    from pfo_fs.simulator.nodes import NodeSettings
-
-    if node == "launch":
-        if gpus_per_stage > 1:
-            wrong_usage("--gpus-per-stage does not go with --node launch")
-        return None
-    return NodeSettings(node_physics(node), gpus_per_stage)
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:

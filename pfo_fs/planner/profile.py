@@ -128,15 +128,10 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     for (stage, instruction, mhz), (time_s, energy_j) in zip(means.index, means.to_numpy().tolist(), strict=True):
         kinds.setdefault((int(stage), instruction), []).append(Measurement(int(mhz), time_s, energy_j))
     for (stage, instruction), measured in kinds.items():
-        _refuse_jumps(stage, instruction, sorted(measured, key=lambda m: -m.frequency_mhz), source)
+        measured.sort(key=lambda m: -m.frequency_mhz)
+        _refuse_jumps(stage, instruction, measured, source)
     order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}
-    return Profile(
-        {
-            kind: sorted(kinds[kind], key=lambda m: -m.frequency_mhz)
-            for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))
-        },
-        source,
-    )
+    return Profile({kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))}, source)
 
 
 def _refuse_mixtures(table: DataFrame, means: DataFrame, spreads: DataFrame, source: str) -> None:

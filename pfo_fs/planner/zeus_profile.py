@@ -37,10 +37,6 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
         """
         if Path(filepath).suffix != ".csv":
             raise PlanError(f"{filepath}: the name of a profile ends in .csv")
-        Path(filepath).write_text(self.csv_text(), encoding="utf-8", newline="")
-
-    def csv_text(self) -> str:
-        """Returns what `to_csv` writes."""
         rows = (
             (r.rank, r.dp_rank, r.pp_rank, r.tp_rank, r.pp_rank, instruction, mhz, times[mhz], energies[mhz])
             for r in self.root
@@ -50,4 +46,4 @@ class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
             )
             for mhz in times
         )
-        return table_text(rows, (*RANK_COLUMNS, *COLUMNS))
+        Path(filepath).write_text(table_text(rows, (*RANK_COLUMNS, *COLUMNS)), encoding="utf-8", newline="")

@@ -112,43 +112,47 @@ class Curves(NamedTuple):
     """How training on a kind of GPU follows the clock.
 
     Attributes:
-        slower, power_w: For each instruction and clock, its time relative to that at the highest clock, and its power.
+        rows: Each instruction at the same clocks, the highest first, at which it takes 1 s.
     """
 
-    clocks_mhz: Sequence[int]
-    slower: Mapping[str, Sequence[float]]
-    power_w: Mapping[str, Sequence[float]]
+    rows: Mapping[str, Sequence[Measurement]]
     blocking_power_w: float
+
+    @property
+    def clocks_mhz(self) -> list[int]:
+        """The clocks, the highest first."""
+        return [one.frequency_mhz for one in next(iter(self.rows.values()))]
 
     @classmethod
     def of_model(cls, model: GpuModel, names: set[str]) -> Curves:
         """Returns those that were published."""
         offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
-        clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
-        of = {name: model.coefficients(name) for name in names}
-        slower = {name: [one.time_s(mhz) / one.time_s(one.top_mhz) for mhz in clocks_mhz] for name, one in of.items()}
-        powers_w = {name: [one.power_w(mhz) for mhz in clocks_mhz] for name, one in of.items()}
-        return cls(clocks_mhz, slower, powers_w, model.blocking_power_w)
+        every = -(-len(offered) // _CLOCKS)
+        rows: dict[str, list[Measurement]] = {}
+        for name in names:
+            curve = model.coefficients(name)
+            times_s = {mhz: curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in offered[::every]}
+            rows[name] = [Measurement(mhz, time_s, time_s * curve.power_w(mhz)) for mhz, time_s in times_s.items()]
+        return cls(rows, model.blocking_power_w)
 
     @classmethod
     def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
         """Returns means over stages of what was measured, on lines between clocks; None if that is too little."""
         top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
         points: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-        for (_, name), (first, *others) in profile.measurements.items():
-            for one in (first, *others) if first.frequency_mhz == top_mhz else ():
-                points[name][one.frequency_mhz].append((one.time_s / first.time_s, one.energy_j / one.time_s))
-        lowest_mhz = max((min(of) for of in points.values()), default=top_mhz)
+        for (_, name), of in profile.measurements.items():
+            for one in of if of[0].frequency_mhz == top_mhz else ():
+                points[name][one.frequency_mhz].append((one.time_s / of[0].time_s, one.energy_j / of[0].time_s))
+        lowest_mhz = max(map(min, points.values()))
         if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
             return None
-        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1]
-        curves: dict[str, list[Array]] = {}
-        for name, of in points.items():
-            known_mhz = sorted(of)
-            columns = np.array([np.mean(of[mhz], axis=0) for mhz in known_mhz]).T
-            curves[name] = [np.interp(clocks_mhz, known_mhz, column) for column in columns]
-        slower, powers_w = ({name: of[place] for name, of in curves.items()} for place in (0, 1))
-        return cls(clocks_mhz.tolist(), slower, powers_w, blocking_power_w)
+        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
+        rows: dict[str, list[Measurement]] = {}
+        for name, known in points.items():
+            columns = np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T
+            of_clocks = (np.interp(clocks_mhz, sorted(known), column).tolist() for column in columns)
+            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
+        return cls(rows, blocking_power_w)
 
 
 def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None = None) -> Advice:
@@ -161,7 +165,7 @@ def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None 
         measured: The curves of all instructions, if the job has measured them.
     """
     names = {one.name for one in pipeline.instructions}
-    measured = measured if measured and names <= measured.slower.keys() else None
+    measured = measured if measured and names <= measured.rows.keys() else None
     steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
     full_s = full_s[steps][:, :, :_PIPELINES]
     published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
@@ -202,10 +206,7 @@ class _Job:
         lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
         rows = {
             kind: [
-                Measurement(mhz, slower * length_s, slower * length_s * power_w)
-                for mhz, slower, power_w in zip(
-                    curves.clocks_mhz, curves.slower[kind[1]], curves.power_w[kind[1]], strict=True
-                )
+                Measurement(m.frequency_mhz, m.time_s * length_s, m.energy_j * length_s) for m in curves.rows[kind[1]]
             ]
             for kind, length_s in lengths_s.items()
         }

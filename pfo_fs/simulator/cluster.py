@@ -220,10 +220,10 @@ class Cluster:
 
     def _iterate_on_nodes(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
-        played = [
-            self._kernels.run_on(nodes, clocks[:, pipeline], drawn[0][:, pipeline])
-            for pipeline, nodes in enumerate(self._nodes)
-        ]
+        work, played = self._kernels.work, []
+        for nodes, numbers, factors in zip(self._nodes, clocks.T, drawn[0].T, strict=True):
+            mhz = [work.clocks_mhz[number] for number in numbers]
+            played.append(nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist()))
         starts, ends, energies_j = (
             np.array(each).T
             for each in zip(*((one.starts_s, one.ends_s, one.energies_j) for one in played), strict=True)

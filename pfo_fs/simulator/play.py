@@ -116,7 +116,7 @@ class Play:
         spans_s = [float(span_s) for span_s in played.spans_s]
         return Iteration(
             self._step,
-            ranks.number,
+            ranks.schedule.number,
             played.time_s,
             played.energy_j,
             spans_s,

@@ -26,18 +26,12 @@ SUFFIXES = (".json", ".json.gz")
 _RANGE = re.compile(r"(?:PP:(\d{1,4})([FBIW])|(Forward|Backward) )(\d{1,6})")
 _SENDS = re.compile(r"PP:(\d{1,4})SEND_F\d+")
 _NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
-_HOW = (
-    "Record ranges by schedules of torch.distributed.pipelining, or by "
-    'torch.profiler.record_function("Forward 0"), "Backward 0" and so on around the work of each micro-batch'
-)
 Step = dict[tuple[int, str, int], float]
 """Durations in s by (stage, instruction, micro-batch), in their order; stage 0 where ranges do not tell it."""
 
 
-class _Range(NamedTuple):
-    begin_us: float
-    time_s: float
-    instruction: tuple[int, str, int]
+_Range = tuple[float, float, tuple[int, str, int]]
+"""Begin in us, duration in s, instruction."""
 
 
 class _Event(msgspec.Struct):
@@ -130,7 +124,7 @@ def read_torch_traces(source: Path, num_ranks: int | None = None) -> tuple[Trace
 def _read(path: Path) -> _Rank:
     try:
         file = msgspec.json.decode(read_user_file(path, _MOST_BYTES, "a trace of torch.profiler"), type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PlanError(f"{path}: is not a trace of torch.profiler: {plain_text(str(error), 200)}") from None
     # Collectives, which wait for other ranks, are in streams of their own.
     working = {(e.pid, e.tid) for e in file.trace_events if e.cat == "kernel" and not e.name.lower().startswith("nccl")}
@@ -145,19 +139,19 @@ def _read(path: Path) -> _Rank:
             stage, letter, word, number = match.groups()
             last_stage = max(last_stage, int(stage or -1))
             instruction = int(stage or 0), _NAMES[letter or word[0]], int(number)
-            streams[e.cat].setdefault((e.pid, e.tid), []).append(_Range(e.ts, e.dur * 1e-6, instruction))
+            streams[e.cat].setdefault((e.pid, e.tid), []).append((e.ts, e.dur * 1e-6, instruction))
     on_gpu = streams["gpu_user_annotation"]
     if file.device_properties and streams["user_annotation"] and not on_gpu:
         raise PlanError(f"{path}: its ranges tell when work was launched, not when it ran; add ProfilerActivity.CUDA")
     every = (on_gpu or streams["user_annotation"]).values()
-    steps = _steps(path, sorted(max(every, key=lambda own: sum(each.time_s for each in own), default=[])))
+    steps = _steps(path, sorted(max(every, key=lambda own: sum(time_s for _, time_s, _ in own), default=[])))
     gpu = next((device.name for device in file.device_properties), "") if on_gpu else ""
     return _Rank(file.distributed_info, steps, last_stage, gpu)
 
 
 def _steps(path: Path, ranges: list[_Range]) -> list[Step]:
     """Splits ranges, in their order, into steps: each begins with the first forward of the rank's first stage."""
-    first = min((each.instruction for each in ranges if each.instruction[1] == "forward"), default=None)
+    first = min((one for _, _, one in ranges if one[1] == "forward"), default=None)
     steps: list[Step] = []
     for _, time_s, instruction in ranges:
         if not TIMES_S[0] <= time_s <= TIMES_S[1]:
@@ -167,5 +161,8 @@ def _steps(path: Path, ranges: list[_Range]) -> list[Step]:
         if steps:
             steps[-1][instruction] = time_s
     if not steps:
-        raise PlanError(f"{path}: has no range of the forward of a micro-batch. {_HOW}")
+        raise PlanError(
+            f"{path}: has no range of the forward of a micro-batch. Record such ranges by a schedule of "
+            'torch.distributed.pipelining, or by record_function("Forward 0"), "Backward 0" and so on around its work'
+        )
     return steps

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
-from pfo_fs.planner import Measurement, Pipeline, Profile
+from pfo_fs.planner import Measurement, Pipeline
 from pfo_fs.planner.longest_paths import LongestPaths, neighbours
-from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
+from pfo_fs.simulator.nodes import Work
 
 
 class Truth(ABC):
@@ -59,19 +59,6 @@ class ModelTruth(Truth):
         return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
-class ProfileTruth(Truth):
-    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
-
-    def __init__(self, profile: Profile, blocking_power_w: float) -> None:
-        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        common = set.intersection(*(set(table) for table in self._tables.values()))
-        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock."""
-        return self._tables[stage, instruction][mhz]
-
-
 class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
@@ -79,6 +66,7 @@ class KernelTables:
 
     Attributes:
         paths: The longest paths, with delays between ranks.
+        work: The same for simulated nodes.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -97,7 +85,7 @@ class KernelTables:
         self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
         self._firsts = list(pipeline.first_nodes[:-1])
         between_ranks = [edge for edge in edges if ranks[edge[0]] != ranks[edge[1]]]
-        self._work = Work(
+        self.work = Work(
             [range(first, end) for first, end in pairwise(pipeline.first_nodes)],
             neighbours(nodes, between_ranks)[1],
             self._times[self._kind].tolist(),
@@ -106,12 +94,6 @@ class KernelTables:
             self._kind.tolist(),
             ranks,
         )
-
-    def run_on(self, nodes: SimulatedNodes, clocks: Array, factors: Array) -> NodeIteration:
-        """Simulates an iteration of one pipeline event by event, at a column of `clocks_of`, with factors of time."""
-        work = self._work
-        mhz = [work.clocks_mhz[number] for number in clocks]
-        return nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist())
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
         """Returns clock numbers, a row per node and a column per pipeline.

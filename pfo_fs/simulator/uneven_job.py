@@ -7,6 +7,7 @@ attention weighs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
@@ -41,20 +42,17 @@ def read_lengths(path: Path) -> list[Step]:
     Raises:
         PlanError: The file cannot be read, or a rank of a step has none.
     """
-    lengths_of: dict[int, dict[int, dict[int, list[int]]]] = {}
+    lengths_of: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     with csv_table(path, _COLUMNS, "a table of lengths") as table:
         for *place, cell in table:
             step, rank, micro_batch = map(table.whole, _COLUMNS, place)
-            length = table.whole("length", cell, _LONGEST)
-            lengths_of.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
-    ranks = sorted({rank for by_rank in lengths_of.values() for rank in by_rank})
-    for step, by_rank in lengths_of.items():
-        absent = [rank for rank in ranks if rank not in by_rank]
-        if absent:
-            raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
+            lengths_of[step, rank][micro_batch].append(table.whole("length", cell, _LONGEST))
+    numbers, ranks = (sorted({place[part] for place in lengths_of}) for part in (0, 1))
+    if absent := [(step, rank) for step in numbers for rank in ranks if (step, rank) not in lengths_of]:
+        raise PlanError(f"{path}: step {absent[0][0]} has no sequence of dp_rank {absent[0][1]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
-    steps = [[list(lengths_of[step][rank].values()) for rank in ranks] for step in sorted(lengths_of)]
+    steps = [[list(lengths_of[step, rank].values()) for rank in ranks] for step in numbers]
     if not any(any(map(any, rank)) for step in steps[:_FIRST] for rank in step):
         raise PlanError(f"{path}: all lengths of the first {_FIRST} steps are 0")
     return steps

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import least_energy_by_trying_all, options_of, problems, random_profile, small_problems
 
-from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
+from pfo_fs.device.simulated.physics import A100
+from pfo_fs.planner import Plan, Planner, Problem, Profile, make_pipeline, relaxation
 from pfo_fs.planner.relaxation import Relaxation
-from pfo_fs.simulator import Cluster, Nuisances, ProfileTruth
+from pfo_fs.simulator import Cluster, ModelTruth, Nuisances
 
 # Where between the fastest and the slowest plan a deadline lies; the ends and a step beyond are asked for often.
 shares = st.one_of(st.sampled_from([0.0, 1.0, 1.5]), st.floats(0, 1))
@@ -103,13 +104,15 @@ def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_near
 @given(st.integers(0, 10**9), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
 def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, schedule: str) -> None:
     pipeline, rng = make_pipeline(schedule, 2, 4), random.Random(seed)
-    problem = Problem(pipeline, random_profile(rng, pipeline, 5), 60.0)
-    clocks = sorted({m.frequency_mhz for rows in problem.profile.measurements.values() for m in rows})
+    truth = ModelTruth(A100, 2)
+    clocks, kinds = truth.clocks_mhz, sorted({(i.stage, i.name) for i in pipeline.instructions})
+    profile = Profile({kind: [truth.measurement(*kind, mhz) for mhz in clocks] for kind in kinds})
+    problem = Problem(pipeline, profile, truth.blocking_power_w)
     plan = Plan(problem, tuple(rng.choice(clocks) for _ in pipeline.instructions), "random", 0.0)
     calm = Nuisances(
         time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=0.0, delay_s=0.0, overhead_s=0.0, tick_s=0.1
     )
-    cluster = Cluster(pipeline, ProfileTruth(problem.profile, 60.0), calm)
+    cluster = Cluster(pipeline, truth, calm)
     played = cluster.run(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
     assert plan.iteration_time_s == pytest.approx(played.time_s, rel=1e-9)
     assert plan.energy_j == pytest.approx(played.energy_j, rel=1e-9)

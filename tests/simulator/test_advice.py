@@ -11,7 +11,7 @@ from planner_problems import published
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
-from pfo_fs.planner import Pipeline, Planner, Profile, all_maximum, make_pipeline
+from pfo_fs.planner import Measurement, Pipeline, Planner, Profile, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, generated_job, summarize
 from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Curves, Interval, advise
@@ -102,10 +102,10 @@ def test_slower_steps_never_save_less() -> None:
 def curves_of(*points: tuple[float, float], held_mhz: int = 1980) -> Curves:
     """Curves by (time, energy) of the same work, relative; a power limit holds the clock at `held_mhz`."""
     clocks_mhz = list(range(1980, 830, -30))
-    slower: Array = 0.1 + 0.9 * 1980 / np.minimum(clocks_mhz, held_mhz)
-    power_w = 700 * np.interp(slower, *np.array(points).T) / slower
-    names = ("forward", "backward")
-    return Curves(clocks_mhz, dict.fromkeys(names, slower / slower[0]), dict.fromkeys(names, power_w), 120.0)
+    times_s: Array = 0.1 + 0.9 * 1980 / np.minimum(clocks_mhz, held_mhz)
+    energies_j = 700 * np.interp(times_s, *np.array(points).T)
+    rows = [Measurement(*of) for of in zip(clocks_mhz, times_s / times_s[0], energies_j / times_s[0], strict=True)]
+    return Curves(dict.fromkeys(("forward", "backward"), rows), 120.0)
 
 
 OTHERS = {

@@ -126,6 +126,13 @@ def test_what_cannot_be_read_is_told(
         read_torch_traces(written(tmp_path, *documents), ranks)
 
 
+def test_lists_in_lists_without_end_are_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"traceEvents": [{"args": ' + "[" * 100_000 + "]" * 100_000 + "}]}")
+    with pytest.raises(PlanError, match="is not a trace"):
+        read_torch_traces(path)
+
+
 def test_a_file_is_read_no_further_than_its_limit_also_if_it_is_compressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

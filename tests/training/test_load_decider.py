@@ -35,6 +35,7 @@ from pfo_fs.loads.messages import (
     clock_of,
     message_of,
     pack_row,
+    packed,
     proof,
 )
 from pfo_fs.loads.step_rows import EndedStep, Reading, StepRows, make_row
@@ -169,7 +170,7 @@ class Exchanging:
         self._poll.register(theirs, select.EPOLLIN)
         self.exchange = LoadExchange(theirs, self.page.words, self._poll)
         self.changes = 0
-        self.training.send(ReachDecider(rank, [1410, 1200], addresses, TOKEN).packed())
+        self.training.send(packed(ReachDecider(rank, [1410, 1200], addresses, TOKEN)))
 
     def turn(self) -> bool:
         """Answers what has come; returns whether the exchange goes on."""
@@ -202,7 +203,7 @@ def test_clocks_of_steps_come_into_the_page_of_each_rank(
     ranks = [exchanging([("127.0.0.1", decider.port)], rank) for rank in (0, 1)]
     for step in (3, 4):
         for rank in ranks:
-            rank.training.send(begun(step, step, turn=step).packed())
+            rank.training.send(packed(begun(step, step, turn=step)))
 
     def have_come() -> bool:
         return [rank.turn() and decided_step(rank.page.words, 4) for rank in ranks] == [4, 4]
@@ -228,7 +229,7 @@ def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging
 
         thread = threading.Thread(target=serve)
         thread.start()
-        row = begun(7, 7)._replace(load=tuple(map(float, range(4096)))).packed()
+        row = packed(begun(7, 7)._replace(load=tuple(map(float, range(4096)))))
         rank.training.setblocking(False)  # with a time limit, Python waits although MSG_DONTWAIT is given
         while rank.turn():
             with suppress(BlockingIOError, BrokenPipeError):
@@ -305,7 +306,7 @@ def test_what_training_tells_arrives_as_it_was(
     posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
 ) -> None:
     told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
-    assert message_of(told.packed(), StepBegun) == told
+    assert message_of(packed(told), StepBegun) == told
 
 
 def decided_step(words: memoryview, step: int) -> int:
