@@ -74,7 +74,6 @@ class CsvTable:
 
     Attributes:
         names: The required columns, and those optional ones that the file has.
-        others: The names of the file's other columns.
         line: The line of the last row that was read, from 1.
     """
 
@@ -93,7 +92,6 @@ class CsvTable:
         self.names = [*required, *(name for name in optional if name in header)]
         if twice := [name for name in self.names if header.count(name) > 1]:
             raise PlanError(f"{source}: column {twice[0]} appears twice", line=1)
-        self.others = [name for name in header if name and name not in self.names]
         self._columns, self._places = len(header), [header.index(name) for name in self.names]
 
     def _lines(self, file: TextIO) -> Iterator[str]:

@@ -28,7 +28,7 @@ from pfo_fs.reports.wording import difference_text, duration_text, percent, sign
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Trace
-    from pfo_fs.simulator.load_play import LoadPlay, LoadSummary
+    from pfo_fs.simulator.load_play import LoadSummary
 
 Gpu = Literal["A100", "A40"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
@@ -143,7 +143,13 @@ def simulate(
         job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
     if loads is not None:
-        _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads), seed), iterations, json_)
+        replay = LoadPlay(traced, cluster, loads_of(traced, loads), seed)
+        with Progress(*_BARS, console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
+            of_loads = replay.run(iterations, lambda total: progress.track(range(total), description=""))
+        if json_:
+            print_json({"summary": of_loads._asdict()})
+        else:
+            _show_loads(of_loads, "Clocks from loads", "all steps of the trace, with what is known at the end")
         return
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
@@ -160,16 +166,6 @@ def simulate(
     say(summary.status_text)
     if shared_dir is not None:
         say(f"the job is kept in {play.folder.location}")
-
-
-def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
-    """Plays a trace with clocks from loads, and shows what they save."""
-    with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
-        summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
-    if as_json:
-        print_json({"summary": summary._asdict()})
-        return
-    _show_loads(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
 
 
 def _about(trace: Trace) -> str:

@@ -77,10 +77,6 @@ class Profile:
         """Number of stages."""
         return 1 + max(stage for stage, _ in self.measurements)
 
-    def instructions(self, stage: int) -> list[str]:
-        """The instructions that are measured for a stage."""
-        return [name for at, name in self.measurements if at == stage]
-
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the averages in the five-column form."""
         rows = (
@@ -143,12 +139,8 @@ def _refuse_mixtures(table: DataFrame, means: DataFrame, spreads: DataFrame, sou
         stage, instruction, mhz = apart.idxmax()
         same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)][column]
         early, late = sorted((int(same.idxmin()), int(same.idxmax())))
-        dropped = ", ".join(table.attrs.get("dropped", ()))
-        advice = "keep the rows of one configuration"
-        if same.max() > _OTHER_UNIT * same.min():
-            advice = "are all of them in the same unit?"
-        elif dropped:
-            advice += f". The file has also the column {dropped}: are these several configurations?"
+        is_unit = same.max() > _OTHER_UNIT * same.min()
+        advice = "are all of them in the same unit?" if is_unit else "keep the rows of one configuration"
         raise PlanError(
             f"{source}: row {late}, column {column}: {instruction} of stage {stage} at {mhz} MHz has several rows, of "
             f"{same.min():.4g} to {same.max():.4g} (rows {early} and {late}), which is more than noise; {advice}",

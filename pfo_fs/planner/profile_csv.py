@@ -37,7 +37,7 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> DataF
         text: The file's content, if it is at hand.
 
     Returns:
-        The five columns as int, lower-case str, int, float, float; unknown columns are named in `attrs["dropped"]`.
+        The five columns as int, lower-case str, int, float, float.
 
     Raises:
         PlanError: The file cannot be read, is too large, or has no such columns, or a row cannot be right; the message
@@ -59,9 +59,7 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> DataF
                 table.number("energy", energy_j, _LEAST, _MOST_J),
             )
             rows.append((table.line, *of_row, *measured))
-    frame = pd.DataFrame(rows, columns=["line", *COLUMNS]).set_index("line")
-    frame.attrs["dropped"] = [name for name in table.others if name not in (*RANK_COLUMNS, *MEASURED_COLUMNS)][:8]
-    return frame
+    return pd.DataFrame(rows, columns=["line", *COLUMNS]).set_index("line")
 
 
 def table_text(rows: Iterable[Sequence[object]], columns: Sequence[str], digits: int | None = None) -> str:

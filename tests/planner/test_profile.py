@@ -99,13 +99,6 @@ def test_a_profile_survives_the_way_to_csv_and_back(tmp_path_factory: pytest.Tem
     assert dict(read_profile(path).measurements) == kinds
 
 
-def test_rows_of_several_configurations_are_refused_and_their_column_is_named(tmp_path: Path) -> None:
-    text = "stage,instruction,frequency,time,energy,attention\n"
-    text += "0,forward,1410,0.05,15,overlap\n0,forward,1410,0.095,25,sequential\n"
-    with pytest.raises(PlanError, match=r"row 3, column time.*0\.05 to 0\.095.*column attention"):
-        read_profile(write(tmp_path, text))
-
-
 CURVE = {1410: (0.1, 30.0), 1200: (0.112, 26.0), 1005: (0.13, 24.0), 810: (0.16, 23.5)}
 
 

@@ -27,7 +27,6 @@ from pfo_fs.planner import (
     one_frequency,
     one_per_stage,
 )
-from pfo_fs.planner.switch_costs import SwitchLoad, reason
 
 
 def noisy_profile(
@@ -153,19 +152,6 @@ def test_most_of_the_saving_is_kept_with_fewer_changes(shared_data: Path, costs:
 def test_a_plan_says_why_it_has_no_more_changes(costs: SwitchCosts, words: str) -> None:
     problem = dataclasses.replace(problem_of(3, 0.0), switch_costs=costs)
     assert words in Planner(problem).at(deadline=all_maximum(problem).iteration_time_s).switching
-
-
-@pytest.mark.parametrize(
-    ("load", "free", "limited", "words"),
-    [
-        (SwitchLoad(3), None, True, "3 clock changes: more would keep the driver of a host busier"),
-        (SwitchLoad(1), SwitchLoad(1), False, "1 clock change: no change was dropped for its cost"),
-        (SwitchLoad(2), SwitchLoad(9, too_short=4), False, "2 clock changes instead of 9: 4 of those come too"),
-        (SwitchLoad(2), None, False, "2 clock changes: more would take more energy than they save"),
-    ],
-)
-def test_what_limits_changes_is_told(load: SwitchLoad, free: SwitchLoad | None, limited: bool, words: str) -> None:
-    assert reason(SwitchCosts(driver_time_s=0.04), load, free, limited).startswith(words)
 
 
 # ---- plans and bounds against all plans of small problems

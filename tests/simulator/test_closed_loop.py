@@ -93,18 +93,6 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(planned:
 
 
 @pytest.mark.slow
-def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(tmp_path: Path) -> None:
-    job = generated_job(300219)  # stages of equal length: with all at the third clock, iterations are 18 % longer
-    clocks_mhz = sorted(job.truth.clocks_mhz, reverse=True)
-    play = Play(job.cluster(1), tmp_path, SETTINGS)
-    for _ in play.run(32):
-        pass
-    numbers = play.folder.schedule_numbers()
-    orders = [order for number in numbers for plan in play.schedules_of(number) for order in plan.values()]
-    assert min(mhz for order in orders for _, mhz in order) < clocks_mhz[1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "gpu", "node", "least_saved", "most_late"),
     [
