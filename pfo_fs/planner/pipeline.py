@@ -132,7 +132,7 @@ class Pipeline:
         return Pipeline(self.orders, tuple(moved), self.name)
 
 
-def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float = 0.0) -> tuple[Dependency, ...]:
+def stage_dependencies(orders: Iterable[Sequence[Instruction]]) -> tuple[Dependency, ...]:
     """Returns the dependencies of training with pipeline parallelism; they do not depend on the order of the ranks.
 
     A forward waits for the forward of the stage before. The instruction that computes a stage's input gradient
@@ -143,17 +143,17 @@ def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float =
     Args:
         orders: Instructions of each rank; instructions with other names have no dependencies.
     """
-    rank_of = {instruction: rank for rank, order in enumerate(orders) for instruction in order}
+    known = dict.fromkeys(instruction for order in orders for instruction in order)
     gradient = {
-        (i.stage, i.microbatch): i for i in rank_of if i.name in ("backward", "backward_input", "forward_backward")
+        (i.stage, i.microbatch): i for i in known if i.name in ("backward", "backward_input", "forward_backward")
     }
     found: list[Dependency] = []
 
     def wait(after: Instruction, before: Instruction | None) -> None:
-        if before is not None and before in rank_of:
-            found.append(Dependency(before, after, delay_s if rank_of[before] != rank_of[after] else 0.0))
+        if before is not None and before in known:
+            found.append(Dependency(before, after))
 
-    for instruction in rank_of:
+    for instruction in known:
         stage, name, microbatch = instruction
         if name == "forward":
             wait(instruction, Instruction(stage - 1, "forward", microbatch))
@@ -168,9 +168,7 @@ def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float =
     return tuple(found)
 
 
-def pipeline_from_orders(
-    orders: Sequence[Sequence[tuple[int, str, int]]], delay_s: float = 0.0, name: str = "custom"
-) -> Pipeline:
+def pipeline_from_orders(orders: Sequence[Sequence[tuple[int, str, int]]], name: str = "custom") -> Pipeline:
     """Returns the pipeline in which ranks run `orders`, with the dependencies of `stage_dependencies`.
 
     Args:
@@ -181,7 +179,7 @@ def pipeline_from_orders(
             circle.
     """
     rows = tuple(tuple(Instruction(*step) for step in order) for order in orders)
-    return Pipeline(rows, stage_dependencies(rows, delay_s), name)
+    return Pipeline(rows, stage_dependencies(rows), name)
 
 
 _TORCH_NAMES = {

@@ -26,7 +26,7 @@ shapes = st.tuples(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6), st.int
 def make(shape: tuple[str, int, int]) -> Pipeline:
     schedule, ranks, rounds = shape
     stages = 2 * ranks if schedule in ("interleaved", "zb-v") else ranks
-    return make_pipeline(schedule, stages, ranks * rounds, num_ranks=ranks, delay_s=0.001)
+    return make_pipeline(schedule, stages, ranks * rounds, num_ranks=ranks).with_delay(0.001)
 
 
 @given(shapes)

@@ -151,7 +151,7 @@ def test_a_stage_is_planned_at_its_own_clocks() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("slowdown", [1.0, 1.02, 1.4])
 def test_one_clock_per_stage_is_on_time_and_never_worse_than_one_for_all(seed: int, slowdown: float) -> None:
-    pipeline = make_pipeline("1f1b", 4, 8, delay_s=0.0007)
+    pipeline = make_pipeline("1f1b", 4, 8).with_delay(0.0007)
     problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 3), 60.0, overhead_s=0.03)
     deadline_s = all_maximum(problem).iteration_time_s * slowdown
     per_stage, single = one_per_stage(problem, deadline_s), one_frequency(problem, deadline_s)
@@ -250,6 +250,6 @@ def test_lowtime_says_when_its_fastest_plan_is_too_slow(problem: Problem) -> Non
 
 
 def test_lowtime_is_not_asked_for_what_it_cannot_express(problem: Problem) -> None:
-    other = dataclasses.replace(problem, pipeline=make_pipeline("1f1b", 8, 2, delay_s=0.001))
+    other = dataclasses.replace(problem, pipeline=make_pipeline("1f1b", 8, 2).with_delay(0.001))
     with pytest.raises(ConfigError, match="without communication delays"):
         next(lowtime_plans(other))

@@ -44,7 +44,7 @@ def random_clocks(problem: Problem, groups: int, seed: int) -> list[list[int]]:
 
 
 def small_problem(seed: int, costs: SwitchCosts = COSTS[0], clocks: int = 5) -> Problem:
-    pipeline = make_pipeline("1f1b", 2, 4, delay_s=0.001)
+    pipeline = make_pipeline("1f1b", 2, 4).with_delay(0.001)
     profile = random_profile(random.Random(seed), pipeline, clocks)
     return Problem(pipeline, profile, 60.0, overhead_s=0.03, switch_costs=costs)
 
