@@ -259,7 +259,7 @@ def loads(
         step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
     with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
         steps = progress.track(range(iterations), description="")
-        summary, _ = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
+        summary = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
     if json_:
         print_json({"summary": summary._asdict()})
         return

@@ -142,12 +142,6 @@ class Play:
             {info.rank: self.folder.read_schedule(index, info) for info in self._ranks.infos}
         )
 
-    @property
-    def staying(self) -> int:
-        """The number of the newest schedule that holds for ever; -1 for none."""
-        indexes = (self.folder.read(bodies.IndexBody, number=n) for n in reversed(self.folder.schedule_numbers()))
-        return next((index.number for index in indexes if index is not None and index.stays), -1)
-
     def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler
         return self.coordinator.message or (scheduler.request().message if scheduler else "")

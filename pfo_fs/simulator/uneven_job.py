@@ -19,7 +19,6 @@ from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
-from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.simulator.load_play import Compared, Decisions, LoadSummary
 from pfo_fs.user_files import csv_table
 
@@ -92,9 +91,8 @@ def play(
     noise: float = 0.01,
     steps: Iterable[int],
     seed: int = 0,
-) -> tuple[LoadSummary, LoadsKnown]:
-    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half, and
-    what the job's own status says.
+) -> LoadSummary:
+    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half.
 
     Args:
         squares: layers x width / parameters of the model.
@@ -122,7 +120,7 @@ def play(
         full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
         history.append(Compared(time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
         decisions.add(number, time_s, work_s, mhz, step_j)
-    return LoadSummary.of(history, history[len(history) // 2 :], history, decisions), coordinator.state
+    return LoadSummary.of(history, history[len(history) // 2 :], history, decisions)
 
 
 def _works(step: Step, squares: float) -> Array:

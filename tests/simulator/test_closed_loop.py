@@ -19,7 +19,6 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.summary import first_place_of
 from pfo_fs.store import bodies
 
 STAGES, MICROBATCHES = 4, 8
@@ -117,14 +116,6 @@ def test_jobs_of_all_kinds_save_energy_and_lose_no_time(
     summary = summarize(play, list(play.run(450 if gpu is A40 else 300)))
     assert summary.slowdown < most_late
     assert summary.energy_saved > least_saved
-
-
-@pytest.mark.parametrize(
-    ("numbers", "place"), [([3, 3, 5, 5, 7, 7], 2), ([3, 5, 7, 7, 9], 1), ([5, 3, 7], 2), ([7], 0)]
-)
-def test_a_plan_that_comes_back_after_measuring_is_the_same_plan(numbers: list[int], place: int) -> None:
-    plans = {3: "one", 5: "another", 7: "another", 9: "for a straggler"}
-    assert first_place_of(7, numbers, plans) == place
 
 
 @pytest.mark.slow

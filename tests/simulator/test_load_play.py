@@ -102,7 +102,7 @@ LONG = {"micro_batches": 2, "context": 131_072, "median": 12_000, "sigma": 1.2}
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_long_contexts_save_much_and_lose_no_more_time_than_is_allowed(seed: int) -> None:
-    summary, _ = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
+    summary = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
     assert summary.run_saved > 0.1
     assert summary.run_late < 1e-3
     assert summary.plan_saved > summary.run_saved
@@ -111,7 +111,7 @@ def test_long_contexts_save_much_and_lose_no_more_time_than_is_allowed(seed: int
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_equal_work_saves_nothing_and_is_not_called_unequal(noise: float) -> None:
-    summary, _ = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=noise, steps=range(60))
+    summary = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=noise, steps=range(60))
     assert abs(summary.run_saved) < 0.01
     assert summary.run_late < 1e-3
     assert summary.balanced < 0.01
