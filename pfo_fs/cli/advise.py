@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from pfo_fs.cli.jobs import find_job
 from pfo_fs.cli.simulate import PipelineSchedule
-from pfo_fs.cli.terminal import JsonFlag, NumRanksOption, SharedDirOption, err, fail, print_json, say, show, table
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say, show, table
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import duration_text, percent
 
@@ -29,6 +29,9 @@ _SOURCE = (
     "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; or a folder with what torch.profiler has "
     "exported on each rank (*.json, *.json.gz)."
 )
+_NUM_RANKS = (
+    "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
+)
 _REMEDIES = {
     "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks; instructions of 10 ms or more"),
     "loads": ("a clock per step, from loads: LoadClocks", "right to set clocks; lengths known before the step"),
@@ -40,7 +43,7 @@ def advise(
     source: Annotated[str, Argument(help=_SOURCE)],
     gpu: Annotated[str, Option(help="Kind of the GPUs, such as A100; default: as recorded, of a CSV unknown.")] = "",
     schedule: Annotated[PipelineSchedule, Option(help="Of a CSV: order of a pipeline's instructions.")] = "1f1b",
-    num_ranks: NumRanksOption = None,
+    num_ranks: Annotated[int | None, Option(help=_NUM_RANKS, min=1, max=4096)] = None,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
