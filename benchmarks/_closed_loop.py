@@ -42,7 +42,7 @@ from rich.table import Table
 
 from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, SimulatedJob, read_step_factors, summarize
+from pfo_fs.simulator import Iteration, Play, SimulatedJob, read_step_factors, summarize
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.store import bodies
@@ -115,7 +115,7 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
                 played.append(iteration)
                 scheduler = play.coordinator.scheduler
                 # It speaks of the schedule that was published last to stay, which is in force some iterations later.
-                newest = play.staying
+                newest = _staying(play)
                 said = statement_of(scheduler.model() if scheduler else {}, newest)
                 if said is not None and (not statements or said[1:] != statements[-1][1:]):
                     statements.append(said)
@@ -141,7 +141,10 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
         "seed": seed,
         "iterations": len(played),
         "slowdown": args.slowdown,
-        **{name: summary.as_json()[name] for name in ("plan_saved", "plan_late", "run_saved", "run_late")},
+        "plan_saved": summary.energy_saved,
+        "plan_late": summary.slowdown,
+        "run_saved": summary.run_saved,
+        "run_late": summary.run_late,
         "worst_step_late": summary.worst_step_late,
         "known_saved": known.saved if known else None,
         "known_late": known.late if known else None,
@@ -149,7 +152,7 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
         "best_tried_saved": best_tried.saved if best_tried else None,
         "ratio": summary.energy_saved / known.saved if known and known.saved >= LEAST_SAVED else None,
         "first": summary.deployed_at,
-        "settled": summary.settled_at if summary.settled else None,
+        "settled": _settled_at(play, played, summary.plan_number) if summary.settled else None,
         "alarms": alarms,
         "statements": len(late),
         "late_off_median": _median([abs(each.value) for each in late]),
@@ -160,6 +163,25 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
         "status": summary.status_text,
         "seconds": time.perf_counter() - began,
     }
+
+
+def _staying(play: Play) -> int:
+    """The number of the newest schedule that holds for ever; -1 for none."""
+    indexes = (play.folder.read(bodies.IndexBody, number=n) for n in reversed(play.folder.schedule_numbers()))
+    return next((index.number for index in indexes if index is not None and index.stays), -1)
+
+
+def _settled_at(play: Play, played: Sequence[Iteration], last: int) -> int:
+    """The first step since which, windows that measure and stragglers' plans apart, only the plan of `last` ran."""
+    indexes = {
+        n: play.folder.read(bodies.IndexBody, number=n) for n in {i.number for i in played} if n >= play.first_plan
+    }
+    under_plan = [i for i in played if i.number in indexes and indexes[i.number].stays]
+    plans = {number: play.schedules_of(number) for number in {i.number for i in under_plan}}
+    place = len(under_plan)
+    while place and ((number := under_plan[place - 1].number) > last or plans[number] == plans[last]):
+        place -= 1
+    return under_plan[place].step
 
 
 def _alarms(play: Play, settled: int) -> int:

@@ -16,6 +16,7 @@ from pfo_fs.autotune.samples import measured_switching
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel, node_physics
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import (
+    Measurement,
     Problem,
     Profile,
     ScenarioPlanner,
@@ -27,11 +28,12 @@ from pfo_fs.planner import (
 from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.switch_costs import SwitchLoad
-from pfo_fs.simulator import Cluster, ProfileTruth, SimulatedJob
+from pfo_fs.simulator import Cluster, SimulatedJob, read_trace
 from pfo_fs.simulator import Played as PlayedIteration
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.simulator.traces import SLOW_WORKER
+from pfo_fs.simulator.truth import Truth
 
 PROFILES = {
     "gpt3-175b+a100_sxm_bf16.csv": A100,
@@ -59,6 +61,19 @@ class Known(NamedTuple):
     late: float
 
 
+class ProfileTruth(Truth):
+    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
+
+    def __init__(self, profile: Profile, blocking_power_w: float) -> None:
+        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
+        common = set.intersection(*(set(table) for table in self._tables.values()))
+        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        """Time and energy of an instruction at a clock."""
+        return self._tables[stage, instruction][mhz]
+
+
 def profile_job(path: Path, micro_batches: int, node: str) -> SimulatedJob:
     """A published profile of 8 stages, in 1F1B, with one GPU per stage."""
     gpu: GpuModel = PROFILES[path.name]
@@ -70,6 +85,15 @@ def profile_job(path: Path, micro_batches: int, node: str) -> SimulatedJob:
 def nodes_of(node: str) -> NodeSettings | None:
     """The nodes of a kind; for `launch`, where clocks cannot follow the device, None."""
     return None if node == "launch" else NodeSettings(node_physics(node))
+
+
+def slow_workers(path: Path) -> tuple[int, ...]:
+    """The dp_ranks of a trace in which instructions of a stage take much longer than in the median pipeline."""
+    trace = read_trace(path)
+    kinds = [(i.stage, i.name) for i in trace.pipeline.instructions]
+    means = [trace.full_s[:, [one == kind for one in kinds]].mean(axis=(0, 1)) for kind in sorted(set(kinds))]
+    slow = np.any([of_kind > SLOW_WORKER * np.median(of_kind) for of_kind in means], axis=0)
+    return tuple(np.array(trace.dp_ranks)[slow].tolist())
 
 
 def known_plan(job: SimulatedJob, seed: int, iterations: int, slowdown: float) -> Known:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _known_plans import slow_workers
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -55,8 +56,9 @@ def jobs(data: Path) -> Iterator[tuple[str, Any]]:
             yield f"normal x{pipelines}", np.random.default_rng(0).normal(1.0, 0.01, (_PLAYED, pipelines))
     for path in paths:
         for pipelines in PIPELINES:
-            if pipelines <= len(read_trace(path, slow_workers=False).dp_ranks):
-                job = read_trace(path, pipelines=pipelines, slow_workers=False).job(nodes=None)
+            slow = slow_workers(path)
+            if pipelines <= len(read_trace(path, without=slow).dp_ranks):
+                job = read_trace(path, pipelines=pipelines, without=slow).job(nodes=None)
                 cluster = job.cluster(1)
                 clocks = cluster.clocks_of([{}] * cluster.pipelines)
                 spans_s = np.array([cluster.run(clocks).spans_s for _ in range(_PLAYED)])

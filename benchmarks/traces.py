@@ -20,16 +20,16 @@ from functools import partial
 from pathlib import Path
 
 from _closed_loop import Case, add_options, play_all
-from _known_plans import nodes_of
+from _known_plans import nodes_of, slow_workers
 
 from pfo_fs.simulator import SimulatedJob, read_trace, varied_job
 
 PIPELINES = (1, 2, 4, 8, 16)
 
 
-def traced_job(path: Path, pipelines: int, slow_workers: bool, node: str) -> SimulatedJob:
+def traced_job(path: Path, pipelines: int, without: tuple[int, ...], node: str) -> SimulatedJob:
     """The job of a trace."""
-    return read_trace(path, pipelines=pipelines, slow_workers=slow_workers).job(nodes=nodes_of(node))
+    return read_trace(path, pipelines=pipelines, without=without).job(nodes=nodes_of(node))
 
 
 def cases(data: Path, nodes: Sequence[str], quick: bool) -> Iterator[Case]:
@@ -39,13 +39,14 @@ def cases(data: Path, nodes: Sequence[str], quick: bool) -> Iterator[Case]:
         print(f"{data / 'traces'} is absent or empty: no traces are simulated", file=sys.stderr)
     for path in paths:
         name = path.name.split(".")[0]
-        healthy, everyone = read_trace(path, slow_workers=False), read_trace(path)
+        everyone = len(read_trace(path).dp_ranks)
+        slow = slow_workers(path)
         for node in nodes:
             for pipelines in (1, 4) if quick else PIPELINES:
-                if pipelines <= len(healthy.dp_ranks):
-                    yield Case(name, name, partial(traced_job, path, pipelines, False, node), node)
-            if healthy.left_out:
-                make = partial(traced_job, path, len(everyone.dp_ranks), True, node)
+                if pipelines <= everyone - len(slow):
+                    yield Case(name, name, partial(traced_job, path, pipelines, slow, node), node)
+            if slow:
+                make = partial(traced_job, path, everyone, (), node)
                 yield Case(name, name, make, node, slow_workers=True)
 
 

@@ -43,7 +43,7 @@ def open_user_file(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_user_file(path: str | os.PathLike[str], most: int, what: str) -> bytes:
-    """Returns the content of a file.
+    """Returns the content of a file, without its compression by gzip.
 
     Args:
         what: What the file should be, for messages: "a plan".
@@ -52,9 +52,9 @@ def read_user_file(path: str | os.PathLike[str], most: int, what: str) -> bytes:
         PlanError: The file cannot be read, or is larger.
     """
     try:
-        with open_user_file(path) as file:
+        with _data_of(path) as file:
             content = file.read(most + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
+    except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: a path with NUL in it
         raise PlanError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(content) > most:
         raise PlanError(f"{path}: is larger than {most:,} bytes, so it cannot be {what}")
@@ -74,7 +74,6 @@ class CsvTable:
 
     Attributes:
         names: The required columns, and those optional ones that the file has.
-        others: The names of the file's other columns.
         line: The line of the last row that was read, from 1.
     """
 
@@ -93,7 +92,6 @@ class CsvTable:
         self.names = [*required, *(name for name in optional if name in header)]
         if twice := [name for name in self.names if header.count(name) > 1]:
             raise PlanError(f"{source}: column {twice[0]} appears twice", line=1)
-        self.others = [name for name in header if name and name not in self.names]
         self._columns, self._places = len(header), [header.index(name) for name in self.names]
 
     def _lines(self, file: TextIO) -> Iterator[str]:
@@ -194,8 +192,12 @@ def csv_table(
 
 
 @contextmanager
-def _text_of(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+def _data_of(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     with open_user_file(path) as file:
-        data = gzip.GzipFile(fileobj=file) if file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP else file
-        with io.TextIOWrapper(cast(BinaryIO, data), encoding="utf-8-sig", newline="") as text:
-            yield text
+        yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if file.peek(len(_GZIP))[: len(_GZIP)] == _GZIP else file
+
+
+@contextmanager
+def _text_of(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    with _data_of(path) as data, io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text:
+        yield text

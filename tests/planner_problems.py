@@ -45,7 +45,7 @@ def small_problems(draw: st.DrawFn, clocks: int = 3) -> Problem:
     """A problem of every kind of schedule with at most a few thousand assignments."""
     schedule, stages, microbatches, ranks = draw(st.sampled_from(SMALL))
     delay_s = draw(st.sampled_from([0.0, 0.003]))
-    pipeline = make_pipeline(schedule, stages, microbatches, num_ranks=ranks, delay_s=delay_s)
+    pipeline = make_pipeline(schedule, stages, microbatches, num_ranks=ranks).with_delay(delay_s)
     rng = random.Random(draw(st.integers(0, 10**9)))
     if len(pipeline.instructions) > 8:
         clocks = 2

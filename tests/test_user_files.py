@@ -30,7 +30,7 @@ def rows_of(path: Path) -> list[tuple[int, str, int]]:
 
 def _loads(path: Path) -> Any:
     trace = read_trace(write_trace(path.parent / "trace of loads.csv", trace_rows()))
-    return loads_of(trace, str(path), 0).tolist()
+    return loads_of(trace, str(path)).tolist()
 
 
 def _rows(header: str, *rows: tuple[object, ...]) -> str:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 from typer import Argument, Option
 
 from pfo_fs.cli.jobs import find_job
 from pfo_fs.cli.simulate import PipelineSchedule
-from pfo_fs.cli.terminal import JsonFlag, NumRanksOption, SharedDirOption, err, fail, print_json, say, show, table
+from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say, show, table
+from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import duration_text, percent
 
 if TYPE_CHECKING:
     from pfo_fs.arrays import Array
     from pfo_fs.planner import Pipeline
-    from pfo_fs.simulator.advice import Advice, Interval, Remedy
+    from pfo_fs.simulator.advice import Advice, Curves, Interval, Remedy
 
 _LITTLE = 0.02
 """Of energy: a job that may save less is not worth a new tool."""
 _SEEN = 0.001
 """A smaller saving is none."""
+_SOURCE = (
+    "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; or a folder with what torch.profiler has "
+    "exported on each rank (*.json, *.json.gz)."
+)
+_NUM_RANKS = (
+    "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
+)
 _REMEDIES = {
     "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks; instructions of 10 ms or more"),
     "loads": ("a clock per step, from loads: LoadClocks", "right to set clocks; lengths known before the step"),
@@ -31,12 +40,10 @@ _REMEDIES = {
 
 
 def advise(
-    source: Annotated[str, Argument(help="A job, as for `pfo-fs report`, or a CSV file as `pfo-fs trace` writes it.")],
-    gpu: Annotated[
-        str, Option(help="Kind of the GPUs, such as A100; default: of a job its own, of a file unknown.")
-    ] = "",
-    schedule: Annotated[PipelineSchedule, Option(help="Of a file: order of a pipeline's instructions.")] = "1f1b",
-    num_ranks: NumRanksOption = None,
+    source: Annotated[str, Argument(help=_SOURCE)],
+    gpu: Annotated[str, Option(help="Kind of the GPUs, such as A100; default: as recorded, of a CSV unknown.")] = "",
+    schedule: Annotated[PipelineSchedule, Option(help="Of a CSV: order of a pipeline's instructions.")] = "1f1b",
+    num_ranks: Annotated[int | None, Option(help=_NUM_RANKS, min=1, max=4096)] = None,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
@@ -46,39 +53,51 @@ def advise(
     """
     from pfo_fs.simulator import read_trace
     from pfo_fs.simulator.advice import SLOWDOWNS, advise
+    from pfo_fs.simulator.torch_traces import SUFFIXES, read_torch_traces
 
+    path, found, curves = Path(source), "", None
     with err.status("reading durations ..."):
-        if Path(source).is_file():
-            trace = read_trace(Path(source), schedule, num_ranks=num_ranks)
+        if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
+            trace, found = read_torch_traces(path, num_ranks)
+            if not found:
+                say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
+            pipeline, full_s = trace.pipeline, trace.full_s
+        elif path.is_file():
+            trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
         else:
-            pipeline, full_s, found = _of_job(source, shared_dir)
-            gpu = gpu or found
+            pipeline, full_s, found, curves = _of_job(source, shared_dir)
+        gpu = gpu or found
     with err.status("planning for these steps ..."):
-        advice = advise(pipeline, full_s, gpu)
+        advice = advise(pipeline, full_s, gpu, curves)
     if json_:
-        print_json({**_plain(advice), "slowdowns": SLOWDOWNS})
+        fields = {name: _plain(value) for name, value in advice._asdict().items()}
+        print_json({**fields, "slowdowns": SLOWDOWNS})
         return
     _show(advice, gpu, full_s.shape)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Named tuples as mappings, for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:
-    """The pipeline of a job, its durations at default clocks as `advise` takes them, and the name of its GPUs."""
+def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Curves | None]:
+    """The pipeline of a job, its durations at default clocks as `advise` takes them, its GPUs, and its own curves."""
     from pfo_fs.arrays import np
+    from pfo_fs.planner import read_profile
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.timeline import at_max_clocks
+    from pfo_fs.simulator.advice import Curves
+    from pfo_fs.store import layout
 
     folder = find_job(job, shared_dir, archived=True)
+    data, curves = collect_job(folder), None
     steps: dict[int, list[list[float]]] = {}
     pipeline = None
-    for step, _, laid in at_max_clocks(collect_job(folder)):
+    for step, _, laid in at_max_clocks(data):
         pipeline = pipeline or laid.pipeline
         steps.setdefault(step, []).append(list(laid.times_s))
     if pipeline is None:
@@ -88,7 +107,12 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str]:
         )
     widest = max(map(len, steps.values()))
     full_s = np.array([np.transpose(rows) for rows in steps.values() if len(rows) == widest])
-    return pipeline, full_s, next((body.gpu_name for body in folder.each_rank() if body.gpu_name), "")
+    measured = folder.read_file(layout.PROFILE)
+    if measured is not None and data.model is not None:
+        with suppress(PlanError):  # it is not complete yet
+            profile = read_profile(folder.location, measured.decode(errors="replace"))
+            curves = Curves.of_profile(profile, data.model.blocking_power_w)
+    return pipeline, full_s, next((body.gpu_name for body in data.ranks if body.gpu_name), ""), curves
 
 
 def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
@@ -107,10 +131,12 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         name, needs = _REMEDIES[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
     show(shown)
-    if not advice.published:
+    if advice.curves == "measured":
+        say("How training follows the clock is what this job has measured, not what was published.")
+    elif advice.curves == "unknown":
         say(
             f"How training on {gpu or 'these GPUs'} follows the clock is not published: the intervals hold what is "
-            "known of A100 and A40. If they are of these kinds, give --gpu."
+            "known of A100 and A40, and that newer kinds save less. If they are of these kinds, give --gpu."
         )
     for one in advice.waits[2:]:
         if one.share > NOTABLE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -58,6 +58,7 @@ def plan(
     """
     from pfo_fs.cli import plan_parts
     from pfo_fs.planner import (
+        Plan,
         Planner,
         Problem,
         SwitchCosts,
@@ -92,9 +93,9 @@ def plan(
     if frontier is not None:
         with err.status("planning ..."):
             plans = list(solve_frontier(problem, even_deadlines(Planner(problem), frontier)))[::-1]
-        rows: list[tuple[str, Any]] = [("max clocks", all_maximum(problem))]
+        rows: list[tuple[str, Plan | str]] = [("max clocks", all_maximum(problem))]
         rows += [(f"plan {number:05d}", found) for number, found in enumerate(plans)]
-        written = plan_parts.write_frontier(plans, output, format_) if output else []
+        written = plan_parts.write_plans(plans, output, format_, frontier=True) if output else []
         step = -(-len(rows) // _MAX_ROWS)
         shown = [rows[0], *rows[-1:0:-step][::-1]]
     else:
@@ -102,7 +103,7 @@ def plan(
         best = rows[-1][1]
         if isinstance(best, str):
             fail(best)
-        written = plan_parts.write_one(best, output, format_) if output else []
+        written = plan_parts.write_plans([best], output, format_, frontier=False) if output else []
     if json_:
         print_json({"plans": plan_parts.as_json(rows), "files": [str(path) for path in written]})
         return
@@ -110,7 +111,7 @@ def plan(
     for name, found in rows:
         if isinstance(found, str):
             say(f"{name}: {found}")
-    if power is not None and rows[-1][1].average_power_w < 0.97 * power:
+    if power is not None and isinstance(last := rows[-1][1], Plan) and last.average_power_w < 0.97 * power:
         say(f"even the fastest plan draws less than {power:g} W (all GPUs of the pipeline together)", to=err)
     if written:
         others = f" and {len(written) - 1} more in that folder" if len(written) > 1 else ""

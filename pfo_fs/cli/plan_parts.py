@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
 from rich.table import Table
 
 from pfo_fs.cli.terminal import table
-from pfo_fs.errors import ConfigError, Impossible, PfoError, PlanError
+from pfo_fs.errors import ConfigError, PfoError, PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner import (
     Plan,
@@ -24,7 +28,7 @@ from pfo_fs.planner import (
     one_per_stage,
     read_profile,
 )
-from pfo_fs.planner.zeus_profile import InstructionProfilingResult
+from pfo_fs.planner.profile_csv import COLUMNS, table_text
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.pictures import plan_svg
 from pfo_fs.reports.wording import percent
@@ -44,14 +48,24 @@ def read_dump(folder: Path) -> Profile:
     numbers = sorted(int(match[1]) for path in folder.iterdir() if (match := _PROF.fullmatch(path.name)))
     if not numbers:
         raise PlanError(f"{folder}: is not the dump of a job: there is no <n>.prof.json in it")
-    measured = (
-        (load_dump(FrequencySchedule, folder, number), load_dump(ProfilingResult, folder, number)) for number in numbers
-    )
-    try:
-        text = InstructionProfilingResult.from_dump(load_dump(RankInfo, folder), measured).csv_text()
-    except PlanError as error:
-        raise PlanError(f"{folder}: {error}") from error
-    return read_profile(folder, text)
+    stages = {info.rank: info.pp_rank for info in load_dump(RankInfo, folder)}
+    took: dict[tuple[int, str, int], list[tuple[float, float]]] = defaultdict(list)
+    for number in numbers:
+        clocks = {schedule.rank: schedule.frequencies for schedule in load_dump(FrequencySchedule, folder, number)}
+        for result in load_dump(ProfilingResult, folder, number):
+            for name in ("forward", "backward"):
+                mhz = [clock for instruction, clock in clocks.get(result.rank, ()) if instruction == name]
+                times_s, energies_j = result.time_breakdown.get(name, []), result.energy_breakdown.get(name, [])
+                lengths = {*map(len, times_s), *map(len, energies_j)}
+                if result.rank not in stages or len(times_s) != len(energies_j) or lengths - {len(mhz)}:
+                    raise PlanError(
+                        f"{folder}: the result of rank {result.rank} in {number}.prof.json does not have {len(mhz)} "
+                        f"times and energies of {name} in each iteration, as its schedule has"
+                    )
+                for clock, *each in zip(len(times_s) * mhz, chain(*times_s), chain(*energies_j), strict=True):
+                    took[stages[result.rank], name, clock].append((each[0], each[1]))
+    rows = [(*key, *map(fmean, zip(*each, strict=True))) for key, each in took.items()]
+    return read_profile(folder, table_text(rows, COLUMNS))
 
 
 def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:
@@ -100,13 +114,10 @@ def find_plans(problem: Problem, asked: dict[str, float], solver: str) -> list[t
     for name, make in simple:
         try:
             rows.append((name, make().replace(straggler_s=plan.straggler_s)))
-        except Impossible as error:
-            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
         except PfoError as error:
-            if name != "lowtime" or solver == "both":
-                rows.append((name, str(error)))
-            else:
+            if name == solver:
                 raise
+            rows.append((name, str(error).removeprefix(f"{name.replace(' ', '-')}: ")))
     if solver != "lowtime":
         rows.append(("planned", plan))
     return rows
@@ -120,47 +131,37 @@ _EXPLAINED = 8
 """Tables with at most this many rows, those for one plan, say why the plan changes clocks as often as it does."""
 
 
-def write_plan(plan: Plan, directory: Path, format_: str, stem: str, comment: str) -> Path:
-    """Writes a plan as YAML, or as the file that lowtime writes and a Zeus server reads; returns its path."""
-    schedules = plan.schedules()
-    if format_ == "lowtime":
-        path = directory / f"{stem.replace('plan', 'freqs_pipeline')}.py"
-        content = format_lowtime_plan(schedules, comment.splitlines())
-    else:
-        path = directory / f"{stem}.yaml"
+def write_plans(plans: Sequence[Plan], directory: Path, format_: str, *, frontier: bool) -> list[Path]:
+    """Writes plans as YAML, or as the files that lowtime writes and a Zeus server reads, and a picture of the fastest.
+
+    Plans of a frontier are numbered from the longest deadline to the shortest, and are also in `frontier.csv`.
+
+    Returns:
+        The paths, that of `frontier.csv` or of the plan first.
+    """
+    plans = sorted(plans, key=lambda plan: -plan.deadline_s)
+    written: dict[Path, str] = {}
+    if frontier:
+        table = io.StringIO()
+        writer = csv.DictWriter(table, FRONTIER_COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(plans))
+        written[directory / "frontier.csv"] = table.getvalue()
+    for index, plan in enumerate(plans):
+        schedules, comment = plan.schedules(), describe(plan)
+        if format_ == "lowtime":
+            written[directory / f"freqs_pipeline_{index:05d}.py"] = format_lowtime_plan(schedules, [comment])
+            continue
         ranks = len(schedules)
         job = JobInfo(pp_degree=ranks, dp_degree=1, tp_degree=1, world_size=ranks)
-        infos = [
-            RankInfo(rank=rank, dp_rank=0, pp_rank=rank, tp_rank=0, available_frequencies=[]) for rank in range(ranks)
-        ]
-        content = format_schedule_yaml(schedules, infos, job, comment=comment)
-    with output_file(path) as file:
-        file.write(content)
-    return path
-
-
-def write_frontier(plans: Sequence[Plan], directory: Path, format_: str) -> list[Path]:
-    """Writes `frontier.csv`, a file per plan and a picture of the fastest; returns their paths, the table first.
-
-    Plans are numbered from the longest deadline to the shortest.
-    """
-    ordered = sorted(plans, key=lambda plan: -plan.deadline_s)
-    written = [directory / "frontier.csv"]
-    with output_file(written[0]) as file:
-        writer = csv.DictWriter(file, FRONTIER_COLUMNS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows({"index": index, **plan.summary()} for index, plan in enumerate(ordered))
-    for index, plan in enumerate(ordered):
-        written.append(write_plan(plan, directory, format_, f"plan_{index:05d}", describe(plan)))
-    written.append(_write_picture(ordered[-1], directory))
-    return written
-
-
-def _write_picture(plan: Plan, directory: Path) -> Path:
-    path = directory / "pipeline.svg"
-    with output_file(path) as file:
-        file.write(plan_svg(plan))
-    return path
+        infos = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=[]) for r in range(ranks)]
+        text = format_schedule_yaml(schedules, infos, job, comment=comment)
+        written[directory / (f"plan_{index:05d}.yaml" if frontier else "plan.yaml")] = text
+    written[directory / "pipeline.svg"] = plan_svg(plans[-1])
+    for path, text in written.items():
+        with output_file(path) as file:
+            file.write(text)
+    return list(written)
 
 
 def make_folder(directory: Path, points: int, format_: str) -> None:
@@ -183,12 +184,6 @@ def make_folder(directory: Path, points: int, format_: str) -> None:
             f"{directory} holds plans of another run ({others[0]} and {len(others) - 1} more) that would stay among "
             "the new ones; give another folder, or remove them"
         )
-
-
-def write_one(plan: Plan, directory: Path, format_: str) -> list[Path]:
-    """Writes one plan and its picture; returns their paths."""
-    stem = "plan_00000" if format_ == "lowtime" else "plan"
-    return [write_plan(plan, directory, format_, stem, describe(plan)), _write_picture(plan, directory)]
 
 
 def describe(plan: Plan) -> str:

@@ -28,8 +28,7 @@ from pfo_fs.reports.wording import difference_text, duration_text, percent, sign
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Trace
-    from pfo_fs.simulator.load_play import LoadPlay, LoadSummary
-    from pfo_fs.simulator.nodes import NodeSettings
+    from pfo_fs.simulator.load_play import LoadSummary
 
 Gpu = Literal["A100", "A40"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
@@ -42,8 +41,8 @@ _TRACE = (
     "micro_batch, time_s), as `pfo-fs trace -o FILE.csv` writes it."
 )
 _LOADS = (
-    "With --trace: clocks from loads, one per pipeline and step. trace: a load is what durations show; shuffled: loads "
-    "that say nothing; FILE: a CSV file with columns step, dp_rank, micro_batch, load."
+    "With --trace: clocks from loads, one per pipeline and step. trace: a load is what durations show; FILE: a CSV "
+    "file with columns step, dp_rank, micro_batch, load."
 )
 _NODE = (
     "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
@@ -63,7 +62,7 @@ def simulate(
     generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
     varied: Annotated[bool, Option("--varied", help="With --generated: durations vary as in real jobs.")] = False,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
-    loads: Annotated[str | None, Option(metavar="trace|shuffled|FILE", help=_LOADS)] = None,
+    loads: Annotated[str | None, Option(metavar="trace|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
     gpu: Annotated[Gpu, Option(help="Kind of the simulated GPUs, as published.", case_sensitive=False)] = "A100",
     stages: Annotated[int, Option(help="Stages of a pipeline; of a trace: its own.", min=1, max=4096)] = 8,
@@ -86,7 +85,7 @@ def simulate(
     Scheduler, planner and shared directory are real; the GPUs are simulated.
     The scheduler has no profile at first: it profiles, plans, checks the plan, and measures again what changes.
     """
-    from pfo_fs.device.simulated.physics import gpu_model
+    from pfo_fs.device.simulated.physics import gpu_model, node_physics
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
@@ -102,6 +101,7 @@ def simulate(
         varied_job,
     )
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
+    from pfo_fs.simulator.nodes import NodeSettings
 
     asked = {name: value for name, value in (("slowdown", slowdown), ("power", power)) if value is not None}
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
@@ -116,11 +116,13 @@ def simulate(
             "--loads needs --trace, and does not go with --slowdown, --power or --shared-dir",
         ),
         (no_pipeline and loads is None, "--no-pipeline needs --loads"),
+        (node == "launch" and gpus_per_stage > 1, "--gpus-per-stage does not go with --node launch"),
         (varied and generated is None, "--varied needs --generated"),
         (step_factors_run is not None and step_factors is None, "--step-factors-run needs --step-factors"),
     ):
         if is_wrong:
             wrong_usage(said)
+    nodes = None if node == "launch" else NodeSettings(node_physics(node), gpus_per_stage)
     kind: str = gpu
     if generated is not None:
         job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
@@ -129,12 +131,11 @@ def simulate(
         traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
-        job = traced.job(gpu_model(gpu), _nodes(node, gpus_per_stage), Nuisances(time_jitter=0.0))
+        job = traced.job(gpu_model(gpu), nodes, Nuisances(time_jitter=0.0))
         kind = trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
-        nodes = _nodes(node, gpus_per_stage)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
     if step_factors is not None:
         of_steps, run = read_step_factors(step_factors, step_factors_run)
@@ -142,7 +143,13 @@ def simulate(
         job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
     if loads is not None:
-        _with_loads(LoadPlay(traced, cluster, loads_of(traced, loads, seed), seed), iterations, json_)
+        replay = LoadPlay(traced, cluster, loads_of(traced, loads), seed)
+        with Progress(*_BARS, console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
+            of_loads = replay.run(iterations, lambda total: progress.track(range(total), description=""))
+        if json_:
+            print_json({"summary": of_loads._asdict()})
+        else:
+            _show_loads(of_loads, "Clocks from loads", "all steps of the trace, with what is known at the end")
         return
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pfo-fs-simulate-"))) / "pfo"
@@ -161,32 +168,11 @@ def simulate(
         say(f"the job is kept in {play.folder.location}")
 
 
-def _with_loads(play: LoadPlay, iterations: int, as_json: bool) -> None:
-    """Plays a trace with clocks from loads, and shows what they save."""
-    with Progress(*_BARS, console=err, transient=True, disable=as_json or not err.is_terminal) as progress:
-        summary = play.run(iterations, lambda total: progress.track(range(total), description=""))
-    if as_json:
-        print_json({"summary": summary._asdict()})
-        return
-    _show_loads(summary, "Clocks from loads", "all steps of the trace, with what is known at the end")
-
-
 def _about(trace: Trace) -> str:
     """Returns what a trace holds, and what of it is not simulated."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
     return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
-
-
-def _nodes(node: Node, gpus_per_stage: int) -> NodeSettings | None:
-    from pfo_fs.device.simulated.physics import node_physics
-    from pfo_fs.simulator.nodes import NodeSettings
-
-    if node == "launch":
-        if gpus_per_stage > 1:
-            wrong_usage("--gpus-per-stage does not go with --node launch")
-        return None
-    return NodeSettings(node_physics(node), gpus_per_stage)
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
@@ -273,7 +259,7 @@ def loads(
         step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
     with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
         steps = progress.track(range(iterations), description="")
-        summary, _ = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
+        summary = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
     if json_:
         print_json({"summary": summary._asdict()})
         return

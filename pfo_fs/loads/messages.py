@@ -108,10 +108,6 @@ class ReachDecider(NamedTuple):
     addresses: list[tuple[str, int]]
     token: bytes
 
-    def packed(self) -> bytes:
-        """Returns the message."""
-        return _ENCODER.encode(self)
-
 
 class StepBegun(NamedTuple):
     """What training tells when a step begins.
@@ -133,16 +129,17 @@ class StepBegun(NamedTuple):
     load: tuple[float, ...]
     ended: list[tuple[int, float, float]]
 
-    def packed(self) -> bytes:
-        """Returns the message, of at most `MOST_BYTES`."""
-        return _ENCODER.encode(self)
-
 
 _ENCODER = msgspec.msgpack.Encoder()
 MOST_BYTES = 65_536
 """Each number takes at most 9 bytes, and there are at most `MOST_NUMBERS` in `load`."""
 
 Message = TypeVar("Message", ReachDecider, StepBegun)
+
+
+def packed(message: ReachDecider | StepBegun) -> bytes:
+    """Returns a message as a packet of at most `MOST_BYTES`."""
+    return _ENCODER.encode(message)
 
 
 def message_of(packet: bytes, kind: type[Message]) -> Message:

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError
 
 Load = tuple[float, ...]
 """The features of one micro-batch."""
+Values = Iterable[object]
+"""Numbers, or rows of them: lists, arrays or tensors."""
 _NO_WEIGHT = -100.0
 """Masks that are added to scores hold at most this for dropped tokens: exp of it is 0 in 32 bits."""
 _AXES = (3, 4)
 """Axes of a position in models that see pictures: time, height, width; some put the position in the text first."""
 
 
-def tokens(batch: Any) -> Load:
+def tokens(batch: object) -> Load:
     """Returns the load of a batch in which every row is one sequence of full length.
 
     Args:
@@ -35,11 +36,11 @@ def tokens(batch: Any) -> Load:
     Raises:
         ConfigError: It has no such shape.
     """
-    ids = batch["input_ids"] if hasattr(batch, "keys") and "input_ids" in batch else batch
-    return _read("token ids", ids, _of_tokens)
+    ids = _held(batch, "input_ids") if hasattr(batch, "keys") else None
+    return _read("token ids", batch if ids is None else ids, _of_tokens)
 
 
-def from_batch(batch: Any) -> Load:
+def from_batch(batch: object) -> Load:
     """Returns the load of a batch as collators make it, from the first of these keys that it has, the best first:
 
     `cu_seqlens` (also `cu_seq_lens_q`, `cu_seqlens_q`), `seq_lens` or `seq_lengths`, `position_ids` (of the tokens that
@@ -52,23 +53,24 @@ def from_batch(batch: Any) -> Load:
     Raises:
         ConfigError: It holds none of these, or no load can be read from it.
     """
-    is_mapping = hasattr(batch, "keys")
-    get: Callable[[str], Any] = batch.get if is_mapping else lambda key: getattr(batch, key, None)
-    readers: dict[str, Callable[[Any], Load]] = {
+    mask, ids = _held(batch, "attention_mask"), _held(batch, "input_ids")
+    readers: dict[str, Callable[[Values], Load]] = {
         **dict.fromkeys(("cu_seqlens", "cu_seq_lens_q", "cu_seqlens_q"), _of_boundaries),
         **dict.fromkeys(("seq_lens", "seq_lengths"), _of_lengths),
-        "position_ids": lambda positions: _of_positions(positions, get("attention_mask"), get("input_ids")),
+        "position_ids": lambda positions: _of_positions(positions, mask, ids),
         "attention_mask": _of_mask,
         "input_ids": _of_tokens,
     }
     for key, read in readers.items():
-        if (value := get(key)) is not None:
+        if (value := _held(batch, key)) is not None:
             return _read(key, value, read)
-    holds = f"with {', '.join(map(str, batch)) or 'nothing'}" if is_mapping else f"of type {type(batch).__name__}"
+    holds = f"of type {type(batch).__name__}"
+    if hasattr(batch, "keys") and isinstance(batch, Iterable):
+        holds = f"with {', '.join(map(str, batch)) or 'nothing'}"
     raise ConfigError(f"a batch {holds} shows no load; give a function that reads one as loads=")
 
 
-def from_lengths(lengths: Iterable[Any]) -> Load:
+def from_lengths(lengths: Values) -> Load:
     """Returns the load of sequences of these lengths, in tokens; rows of lengths are joined.
 
     Raises:
@@ -77,7 +79,7 @@ def from_lengths(lengths: Iterable[Any]) -> Load:
     return _read("lengths", lengths, _of_lengths)
 
 
-def from_cu_seqlens(cu_seqlens: Any) -> Load:
+def from_cu_seqlens(cu_seqlens: object) -> Load:
     """Returns the load of packed sequences, given where they begin and end.
 
     Args:
@@ -91,7 +93,7 @@ def from_cu_seqlens(cu_seqlens: Any) -> Load:
     return _read("cu_seqlens", getattr(cu_seqlens, "cu_seqlens_q", cu_seqlens), _of_boundaries)
 
 
-def from_position_ids(position_ids: Any) -> Load:
+def from_position_ids(position_ids: Values) -> Load:
     """Returns the load of packed sequences, given the position of each token in its sequence.
 
     Args:
@@ -104,7 +106,7 @@ def from_position_ids(position_ids: Any) -> Load:
     return _read("position_ids", position_ids, _of_positions)
 
 
-def from_attention_mask(attention_mask: Any) -> Load:
+def from_attention_mask(attention_mask: Values) -> Load:
     """Returns the load of padded sequences: that of the tokens which the mask keeps, and that of the whole rows.
 
     Args:
@@ -117,7 +119,12 @@ def from_attention_mask(attention_mask: Any) -> Load:
     return _read("attention_mask", attention_mask, _of_mask)
 
 
-def _read(name: str, value: Any, read: Callable[[Any], Load]) -> Load:
+def _held(batch: object, key: str) -> object:
+    """What a batch holds under a name, as a mapping or as an attribute; None: nothing."""
+    return batch.get(key) if hasattr(batch, "keys") and hasattr(batch, "get") else getattr(batch, key, None)
+
+
+def _read(name: str, value: object, read: Callable[..., Load]) -> Load:
     """Returns what is read from a value; an error of any kind names it and its shape."""
     try:
         return read(value)
@@ -133,11 +140,11 @@ def _load(lengths: Sequence[float]) -> Load:
     return math.fsum(lengths), math.fsum(length * length for length in lengths)
 
 
-def _of_lengths(lengths: Any) -> Load:
+def _of_lengths(lengths: Values) -> Load:
     return _load([length for row in _rows(lengths) for length in row.tolist()])
 
 
-def _of_boundaries(cu_seqlens: Any) -> Load:
+def _of_boundaries(cu_seqlens: Values) -> Load:
     lengths: list[float] = []
     for row in _rows(cu_seqlens):
         ends = row[: len(row) - int((row[::-1] != -1).argmax())]  # without each -1 behind
@@ -148,13 +155,12 @@ def _of_boundaries(cu_seqlens: Any) -> Load:
     return _load(lengths)
 
 
-def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
-    shape = tuple(getattr(ids, "shape", ()))
-    axes = len(getattr(position_ids, "shape", ()))
-    is_plain = axes != 3 and not (axes == 2 and len(shape) == 1 and len(position_ids) in _AXES)
+def _of_positions(position_ids: Values, mask: object = None, ids: object = None) -> Load:
+    shape, given = (tuple(getattr(values, "shape", ())) for values in (ids, position_ids))
+    is_plain = len(given) != 3 and not (len(given) == 2 and len(shape) == 1 and given[0] in _AXES)
     if is_plain:
         rows = _rows(position_ids)
-    elif len(position_ids) in _AXES:
+    elif given[0] in _AXES:
         rows = _rows((_array(position_ids) != 0).any(axis=0))
     else:
         raise ConfigError(f"the first of three axes must be {' or '.join(map(str, _AXES))} long")
@@ -174,12 +180,12 @@ def _of_positions(position_ids: Any, mask: Any = None, ids: Any = None) -> Load:
     return _of_documents(documents) + (_of_rows(documents) if is_masked else ())
 
 
-def _of_mask(mask: Any) -> Load:
+def _of_mask(mask: Values) -> Load:
     documents = _documents(mask)
     return _of_documents(documents) + _of_rows(documents)
 
 
-def _of_tokens(ids: Any) -> Load:
+def _of_tokens(ids: Values) -> Load:
     if getattr(ids, "is_nested", False):
         _check_on_cpu(ids)
     elif hasattr(ids, "shape"):
@@ -187,7 +193,7 @@ def _of_tokens(ids: Any) -> Load:
     return _load([len(row) for row in _split(ids)])
 
 
-def _documents(mask: Any) -> list[Array]:
+def _documents(mask: object) -> list[Array]:
     """The number of the document of each token, by row, 0 where the mask drops it."""
     rows = _rows(mask)
     values = np.concatenate(rows)
@@ -218,14 +224,14 @@ def _of_rows(rows: Sequence[Array]) -> Load:
     return _load([max(map(len, rows))] * len(rows))
 
 
-def _rows(values: Any) -> list[Array]:
+def _rows(values: object) -> list[Array]:
     """Numbers, in one or two axes, by row."""
     _check_on_cpu(values)
     is_array = hasattr(values, "shape") and not getattr(values, "is_nested", False)
     return [_array(row) for row in _split(np.atleast_2d(_array(values)) if is_array else values)]
 
 
-def _split(values: Iterable[Any]) -> list[Any]:
+def _split(values: Array) -> list[Array]:
     """Splits into rows, which may have unequal lengths; a flat list of numbers is one row."""
     rows = list(values)
     axes = {np.ndim(row) for row in rows}
@@ -234,17 +240,17 @@ def _split(values: Iterable[Any]) -> list[Any]:
     return rows if axes == {1} else [rows]
 
 
-def _array(values: Any) -> Array:
+def _array(values: object) -> Array:
     _check_on_cpu(values)
-    if hasattr(values, "is_floating_point"):
-        values = values.detach().float() if values.is_floating_point() else values  # numpy has no bfloat16
+    if hasattr(values, "is_floating_point") and hasattr(values, "detach") and values.is_floating_point():
+        values = values.detach().float()  # numpy has no bfloat16
     numbers = np.asarray(values)
     if numbers.dtype.kind not in "biuf":
         raise ConfigError("it holds no numbers")
     return numbers
 
 
-def _check_on_cpu(values: Any) -> None:
+def _check_on_cpu(values: object) -> None:
     device = getattr(values, "device", None)
     if getattr(device, "type", "cpu") not in ("cpu", None):
         raise ConfigError(f"the tensor is on {device}: reading it waits for the device; take loads from the loader")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import ConfigError
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     time_s: float = UNKNOWN
 
 
-def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
+def load_of_step(loads: Iterable[object] | None, micro_batches: int = 0) -> tuple[float, ...]:
     """Returns the load of a step from those of its micro-batches; empty if it cannot be one."""
     try:
         return checked_load(loads, micro_batches)
@@ -60,7 +60,7 @@ def load_of_step(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
         return ()
 
 
-def checked_load(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[float, ...]:
+def checked_load(loads: Iterable[object] | None, micro_batches: int = 0) -> tuple[float, ...]:
     """Returns the load of a step from those of its micro-batches.
 
     Args:
@@ -96,7 +96,7 @@ def checked_load(loads: Iterable[Any] | None, micro_batches: int = 0) -> tuple[f
     return (float(len(rows)), *sums)
 
 
-def _features(load: Any) -> tuple[float, ...]:
+def _features(load: object) -> tuple[float, ...]:
     """The numbers of one load.
 
     Raises:
@@ -104,8 +104,8 @@ def _features(load: Any) -> tuple[float, ...]:
     """
     if getattr(getattr(load, "device", None), "type", "cpu") != "cpu":
         raise ValueError("a load on a GPU")
-    values = load.tolist() if hasattr(load, "tolist") else load
-    return tuple(map(float, values)) if isinstance(values, (list, tuple)) else (float(values),)
+    values = getattr(load, "tolist", lambda: load)()
+    return tuple(map(float, values if isinstance(values, (list, tuple)) else [values]))
 
 
 def make_row(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.errors import Impossible
@@ -32,7 +31,7 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
         Impossible: No clock is fast enough; or no clock was measured for all instructions.
     """
     began = time.perf_counter()
-    return StageClocks(problem).same.plan("one-frequency", deadline_s, straggler_s, began)
+    return equal_clocks(problem).plan("one-frequency", deadline_s, straggler_s, began)
 
 
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
@@ -45,7 +44,7 @@ def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None
         Impossible: No combination is fast enough; or a stage lacks a clock that its instructions share.
     """
     began = time.perf_counter()
-    return StageClocks(problem).by_stage.plan("one-per-stage", deadline_s, straggler_s, began)
+    return stage_clocks(problem).plan("one-per-stage", deadline_s, straggler_s, began)
 
 
 class Combinations:
@@ -56,7 +55,7 @@ class Combinations:
     """
 
     def __init__(self, problem: Problem, clocks: Array) -> None:
-        self._problem, self._clocks = problem, clocks
+        self._problem, self.clocks = problem, clocks
         table, kind = problem.table, problem.table.kind[:, None]
         self._stages = np.array([instruction.stage for instruction in problem.pipeline.instructions])
         costs_j, times_s = [np.zeros(0)], [np.zeros(0)]
@@ -73,7 +72,7 @@ class Combinations:
         energies_j = np.where(self._times_s <= deadline_s, energies_j, np.inf)
         if not np.isfinite(energies_j).any():
             return None
-        chosen = self._clocks[int(energies_j.argmin())]
+        chosen = self.clocks[int(energies_j.argmin())]
         return tuple(self._problem.table.mhz[number] for number in chosen[self._stages])
 
     def plan(self, solver: str, deadline_s: float, straggler_s: float | None, began: float) -> Plan:
@@ -86,40 +85,27 @@ class Combinations:
         return Plan(self._problem, clocks_mhz, solver, deadline_s, straggler_s, seconds=time.perf_counter() - began)
 
 
-class StageClocks:
-    """The combinations of one clock per stage that are tried for a problem."""
+def equal_clocks(problem: Problem) -> Combinations:
+    """Returns the combinations in which all stages have the same clock."""
+    common = np.flatnonzero(np.isfinite(problem.table.time_s).all(axis=0))[::-1]
+    return Combinations(problem, common[:, None].repeat(problem.pipeline.num_stages, axis=1))
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem, stages = problem, problem.pipeline.num_stages
-        # Which clocks were measured for all instructions of each stage, (stages, clocks); how long its forwards take
-        # at each clock, or its first instructions where there are none.
-        self._has: Array = np.ones((stages, len(problem.table.mhz)), bool)
-        self._forward_s = np.empty(self._has.shape)
-        kinds = problem.table.kinds
-        for stage in range(stages):
-            rows = [row for row, kind in enumerate(kinds) if kind[0] == stage]
-            forward = kinds.index((stage, "forward")) if (stage, "forward") in kinds else rows[0]
-            self._has[stage] = np.isfinite(problem.table.time_s[rows]).all(axis=0)
-            self._forward_s[stage] = problem.table.time_s[forward]
 
-    @cached_property
-    def _equal(self) -> Array:
-        common = np.flatnonzero(self._has.all(axis=0))[::-1]
-        return common[:, None].repeat(len(self._has), axis=1)
+def stage_clocks(problem: Problem) -> Combinations:
+    """For every time that a forward can take, each stage at its slowest clock within that time; and equal clocks.
 
-    @cached_property
-    def same(self) -> Combinations:
-        """Those in which all stages have the same clock."""
-        return Combinations(self._problem, self._equal)
-
-    @cached_property
-    def by_stage(self) -> Combinations:
-        """For every time that a forward can take, each stage at its slowest clock within that time; and `same`."""
-        if not self._has.any(axis=1).all():
-            return self.same
-        highest = self._has.shape[1] - 1 - self._has[:, ::-1].argmax(axis=1)
-        clocks = []
-        for limit_s in np.unique(self._forward_s[self._has]):
-            within_s = np.where(self._has & (self._forward_s <= limit_s), self._forward_s, 0.0)
-            clocks.append(np.where(within_s.any(axis=1), within_s.argmax(axis=1), highest))
-        return Combinations(self._problem, np.concatenate([clocks, self._equal]))
+    The first instructions of a stage count where it has no forwards.
+    """
+    table, same = problem.table, equal_clocks(problem)
+    rows = [[row for row, kind in enumerate(table.kinds) if kind[0] == s] for s in range(problem.pipeline.num_stages)]
+    has: Array = np.array([np.isfinite(table.time_s[of]).all(axis=0) for of in rows])
+    if not has.any(axis=1).all():
+        return same
+    forwards = [min(of, key=lambda row: table.kinds[row][1] != "forward") for of in rows]
+    forward_s = table.time_s[forwards]
+    highest = has.shape[1] - 1 - has[:, ::-1].argmax(axis=1)
+    clocks = []
+    for limit_s in np.unique(forward_s[has]):
+        within_s = np.where(has & (forward_s <= limit_s), forward_s, 0.0)
+        clocks.append(np.where(within_s.any(axis=1), within_s.argmax(axis=1), highest))
+    return Combinations(problem, np.vstack([*clocks, same.clocks]))

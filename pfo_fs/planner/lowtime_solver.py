@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from pfo_fs.errors import ConfigError, Impossible, PlannerError
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import Kind, Measurement
+
+if TYPE_CHECKING:
+    from lowtime.operation import Operation, OperationSpec
+    from networkx import DiGraph
 
 UNIT_TIME_S = 0.001
 NOISE_FACTOR = 0.95
@@ -83,7 +87,7 @@ def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_
     return best.replace(deadline_s=deadline_s, seconds=seconds)
 
 
-def _graph(problem: Problem, unit_time_s: float) -> tuple[Any, list[Any]]:
+def _graph(problem: Problem, unit_time_s: float) -> tuple[DiGraph, list[Operation]]:
     import networkx as nx
     from lowtime.graph_utils import add_sink_node, add_source_node
     from lowtime.operation import Operation
@@ -103,7 +107,9 @@ def _graph(problem: Problem, unit_time_s: float) -> tuple[Any, list[Any]]:
     return graph, operations
 
 
-def _spec(measurements: list[Measurement] | Any, blocking_power_w: float, unit_time_s: float, kind: Kind) -> Any:
+def _spec(
+    measurements: Sequence[Measurement], blocking_power_w: float, unit_time_s: float, kind: Kind
+) -> OperationSpec:
     from lowtime.cost_model import ExponentialModel
     from lowtime.operation import CandidateExecutionOptions, ExecutionOption, OperationSpec
 

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pfo_fs.errors import PlanError
+from pfo_fs.planner.longest_paths import neighbours
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import _Action
 
 
 class Instruction(NamedTuple):
@@ -98,14 +102,11 @@ class Pipeline:
     @cached_property
     def topological(self) -> tuple[int, ...]:
         """The nodes in an order in which each comes after those that it waits for."""
-        after: list[list[int]] = [[] for _ in self.instructions]
-        waiting = [0] * len(self.instructions)
-        for before, later, _ in self.edges:
-            after[before].append(later)
-            waiting[later] += 1
+        before, after = neighbours(len(self.instructions), self.edges)
+        waiting = [len(own) for own in before]
         order = [node for node, count in enumerate(waiting) if count == 0]
         for node in order:
-            for later in after[node]:
+            for later, _ in after[node]:
                 waiting[later] -= 1
                 if waiting[later] == 0:
                     order.append(later)
@@ -131,7 +132,7 @@ class Pipeline:
         return Pipeline(self.orders, tuple(moved), self.name)
 
 
-def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float = 0.0) -> tuple[Dependency, ...]:
+def stage_dependencies(orders: Iterable[Sequence[Instruction]]) -> tuple[Dependency, ...]:
     """Returns the dependencies of training with pipeline parallelism; they do not depend on the order of the ranks.
 
     A forward waits for the forward of the stage before. The instruction that computes a stage's input gradient
@@ -142,17 +143,17 @@ def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float =
     Args:
         orders: Instructions of each rank; instructions with other names have no dependencies.
     """
-    rank_of = {instruction: rank for rank, order in enumerate(orders) for instruction in order}
+    known = dict.fromkeys(instruction for order in orders for instruction in order)
     gradient = {
-        (i.stage, i.microbatch): i for i in rank_of if i.name in ("backward", "backward_input", "forward_backward")
+        (i.stage, i.microbatch): i for i in known if i.name in ("backward", "backward_input", "forward_backward")
     }
     found: list[Dependency] = []
 
     def wait(after: Instruction, before: Instruction | None) -> None:
-        if before is not None and before in rank_of:
-            found.append(Dependency(before, after, delay_s if rank_of[before] != rank_of[after] else 0.0))
+        if before is not None and before in known:
+            found.append(Dependency(before, after))
 
-    for instruction in rank_of:
+    for instruction in known:
         stage, name, microbatch = instruction
         if name == "forward":
             wait(instruction, Instruction(stage - 1, "forward", microbatch))
@@ -167,9 +168,7 @@ def stage_dependencies(orders: Iterable[Sequence[Instruction]], delay_s: float =
     return tuple(found)
 
 
-def pipeline_from_orders(
-    orders: Sequence[Sequence[tuple[int, str, int]]], delay_s: float = 0.0, name: str = "custom"
-) -> Pipeline:
+def pipeline_from_orders(orders: Sequence[Sequence[tuple[int, str, int]]], name: str = "custom") -> Pipeline:
     """Returns the pipeline in which ranks run `orders`, with the dependencies of `stage_dependencies`.
 
     Args:
@@ -180,7 +179,7 @@ def pipeline_from_orders(
             circle.
     """
     rows = tuple(tuple(Instruction(*step) for step in order) for order in orders)
-    return Pipeline(rows, stage_dependencies(rows, delay_s), name)
+    return Pipeline(rows, stage_dependencies(rows), name)
 
 
 _TORCH_NAMES = {
@@ -192,7 +191,7 @@ _TORCH_NAMES = {
 }
 
 
-def pipeline_from_torch(schedule: Any) -> Pipeline:
+def pipeline_from_torch(schedule: object) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
     The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank; where there
@@ -213,7 +212,7 @@ def pipeline_from_torch(schedule: Any) -> Pipeline:
     return pipeline_from_orders(orders, name=type(schedule).__name__)
 
 
-def _torch_steps(action: Any) -> Iterable[Instruction]:
+def _torch_steps(action: _Action | None) -> Iterable[Instruction]:
     if action is None:
         return
     if getattr(action, "sub_actions", None):

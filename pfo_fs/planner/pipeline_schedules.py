@@ -148,15 +148,12 @@ _MOST_PASSES = 200_000
 """Stages x micro-batches, three times 64 x 1,000: a larger pipeline is a mistake, and would fill the memory."""
 
 
-def make_pipeline(
-    schedule: str, num_stages: int, num_microbatches: int, *, num_ranks: int | None = None, delay_s: float = 0.0
-) -> Pipeline:
+def make_pipeline(schedule: str, num_stages: int, num_microbatches: int, *, num_ranks: int | None = None) -> Pipeline:
     """Returns the DAG of a known schedule.
 
     Args:
         schedule: One of `SCHEDULES`.
         num_ranks: Number of ranks of the pipeline; only `interleaved` needs it.
-        delay_s: Time in s from an instruction's end until an instruction of another rank that needs it can begin.
 
     Raises:
         ConfigError: The schedule is unknown, or it does not exist for these numbers.
@@ -177,4 +174,4 @@ def make_pipeline(
         raise ConfigError(f"{schedule} puts {num_stages} stages on {ranks} ranks, not on {num_ranks}")
     ranks = num_ranks or ranks
     orders = [SCHEDULES[schedule](rank, ranks, num_stages, num_microbatches) for rank in range(ranks)]
-    return pipeline_from_orders(orders, delay_s, schedule)
+    return pipeline_from_orders(orders, schedule)

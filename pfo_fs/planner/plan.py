@@ -10,7 +10,7 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.planner.pipeline import Instruction
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.scenario_model import Played
-from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
+from pfo_fs.planner.switch_costs import SwitchLoad, reason
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Plan:
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
-        limits: What keeps the plan from more clock changes; None where the solver does not say.
+        free, limited: What keeps the plan of solver "lp" from more clock changes, as for `reason`.
     """
 
     problem: Problem = field(repr=False)
@@ -36,7 +36,8 @@ class Plan:
     straggler_s: float | None = None
     lower_bound_j: float | None = None
     seconds: float = 0.0
-    limits: ChangeLimits | None = None
+    free: SwitchLoad | None = None
+    limited: bool = False
 
     @cached_property
     def _played(self) -> Played:
@@ -78,12 +79,7 @@ class Plan:
 
         Instructions take the measured energy; in the rest of the iteration, GPUs wait at the blocking power.
         """
-        return self.effective_j + self.problem.waiting_power_w * seconds
-
-    @property
-    def effective_j(self) -> float:
-        """Energy of the instructions and clock changes beyond that of waiting for the same time, in J."""
-        return self._played.effective_j
+        return self._played.effective_j + self.problem.waiting_power_w * seconds
 
     @property
     def switch_load(self) -> SwitchLoad:
@@ -93,7 +89,8 @@ class Plan:
     @property
     def switching(self) -> str:
         """Why the plan changes clocks as often as it does, in one line; empty where the solver does not say."""
-        return reason(self.problem.switch_costs, self.switch_load, self.limits) if self.limits is not None else ""
+        costs = self.problem.switch_costs
+        return reason(costs, self.switch_load, self.free, self.limited) if self.solver == "lp" else ""
 
     @property
     def average_power_w(self) -> float:

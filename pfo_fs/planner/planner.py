@@ -9,14 +9,14 @@ from functools import cached_property
 
 from pfo_fs.arrays import np
 from pfo_fs.errors import ConfigError, Impossible
-from pfo_fs.planner.baselines import StageClocks
+from pfo_fs.planner.baselines import Combinations, equal_clocks, stage_clocks
 from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.relaxation import Relaxation, Relaxed
 from pfo_fs.planner.rounding import Rounder
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.planner.scenarios import ScenarioPlanner
-from pfo_fs.planner.switch_costs import ChangeLimits, SwitchCosts
+from pfo_fs.planner.switch_costs import SwitchCosts, SwitchLoad
 
 _CLOSE = 1e-9
 """Relative: a deadline that is shorter than the fastest plan by at most this counts as the fastest plan's time."""
@@ -54,8 +54,9 @@ class Planner:
         return Relaxation(self.problem.alike)
 
     @cached_property
-    def _stage_clocks(self) -> StageClocks:
-        return StageClocks(self.problem)
+    def _simple_clocks(self) -> tuple[Combinations, Combinations]:
+        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
+        return stage_clocks(self.problem), equal_clocks(self.problem)
 
     @cached_property
     def _rounder(self) -> Rounder:
@@ -167,25 +168,24 @@ class Planner:
                 "lp",
                 deadline_s,
                 straggler_s=deadline_s if straggler else None,
-                lower_bound_j=bound_j + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
+                lower_bound_j=answer.lower_bound_j
+                + problem.waiting_power_w * (deadline_s if straggler else problem.overhead_s),
                 seconds=seconds,
-                limits=limits,
+                free=free,
+                limited=limited,
             )
-            for (clocks_mhz, limits, bound_j), deadline_s in zip(chosen, deadlines_s, strict=True)
+            for (clocks_mhz, free, limited), answer, deadline_s in zip(chosen, relaxed, deadlines_s, strict=True)
         ]
 
     def _clocks(
         self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
-    ) -> list[tuple[tuple[int, ...], ChangeLimits, float]]:
-        """Real clocks within their targets, what keeps them from more changes, and the bound of effective energy."""
+    ) -> Sequence[tuple[tuple[int, ...], SwitchLoad | None, bool]]:
+        """Real clocks within their targets, and what keeps them from more changes, as for `reason`."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         free = self._rounder.clocks_mhz(relaxed, targets_s, waiting_w)
         if problem.switch_costs.none:
-            return [
-                (tuple(clocks_mhz), ChangeLimits(), answer.lower_bound_j)
-                for clocks_mhz, answer in zip(free, relaxed, strict=True)
-            ]
+            return [(tuple(clocks_mhz), None, False) for clocks_mhz in free]
         planner = ScenarioPlanner(problem.alike, waiting_w=waiting_w, most_walks=_WALKS)
         chosen = []
         for answer, target_s, clocks_mhz in zip(relaxed, targets_s, free, strict=True):
@@ -194,17 +194,16 @@ class Planner:
             found = planner.search(answer.answer, target_s, starts, known)
             if found.effective_j + waiting_w * found.mean_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
                 found = planner.search(answer.answer, target_s, starts, [*known, found], thorough=True)
-            limits = ChangeLimits(problem.played(clocks_mhz).switch_load, planner.limited)
-            chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), limits, answer.lower_bound_j))
+            load = problem.played(clocks_mhz).switch_load
+            chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), load, planner.limited))
         return chosen
 
     def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
         """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
         problem = self.problem
         straggler_s = target_s if straggler else None
-        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
-        tried = (self._stage_clocks.by_stage, self._stage_clocks.same)
-        simple = [problem.fastest_mhz, problem.cheapest_mhz, *(each.best(target_s, straggler_s) for each in tried)]
+        found = [each.best(target_s, straggler_s) for each in self._simple_clocks]
+        simple = [problem.fastest_mhz, problem.cheapest_mhz, *found]
         return [problem.played(clocks_mhz) for clocks_mhz in simple if clocks_mhz is not None]
 
     # ---- powers

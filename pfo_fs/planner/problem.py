@@ -55,7 +55,7 @@ class Problem:
             raise ConfigError(f"gpus_per_rank is {self.gpus_per_rank}; a rank has at least one GPU")
         for stage, name in sorted({(i.stage, i.name) for i in self.pipeline.instructions}):
             if (stage, name) not in self.profile.measurements:
-                there = ", ".join(self.profile.instructions(stage)) or "nothing"
+                there = ", ".join(of for at, of in self.profile.measurements if at == stage) or "nothing"
                 raise PlanError(
                     f"{self.profile.source}: column instruction: stage {stage} has no rows for {name}, which the "
                     f"{self.pipeline.name} pipeline runs there; it has {there}"

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner.profile_csv import COLUMNS, read_table, table_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 BLOCKING_POWER_W: Mapping[str, float] = {"A40": 70.38, "A100": 83.64}
 """Power of a GPU that waits for other GPUs (NCCL's kernels run while they wait), in W, by a word of the GPU's name.
@@ -74,10 +77,6 @@ class Profile:
         """Number of stages."""
         return 1 + max(stage for stage, _ in self.measurements)
 
-    def instructions(self, stage: int) -> list[str]:
-        """The instructions that are measured for a stage."""
-        return [name for at, name in self.measurements if at == stage]
-
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the averages in the five-column form."""
         rows = (
@@ -125,18 +124,13 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     for (stage, instruction, mhz), (time_s, energy_j) in zip(means.index, means.to_numpy().tolist(), strict=True):
         kinds.setdefault((int(stage), instruction), []).append(Measurement(int(mhz), time_s, energy_j))
     for (stage, instruction), measured in kinds.items():
-        _refuse_jumps(stage, instruction, sorted(measured, key=lambda m: -m.frequency_mhz), source)
+        measured.sort(key=lambda m: -m.frequency_mhz)
+        _refuse_jumps(stage, instruction, measured, source)
     order = {instruction: number for number, instruction in enumerate(table["instruction"].unique())}
-    return Profile(
-        {
-            kind: sorted(kinds[kind], key=lambda m: -m.frequency_mhz)
-            for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))
-        },
-        source,
-    )
+    return Profile({kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: (kind[0], order[kind[1]]))}, source)
 
 
-def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
+def _refuse_mixtures(table: DataFrame, means: DataFrame, spreads: DataFrame, source: str) -> None:
     """Refuses rows of one key that scatter more than noise: their mean would be that of no configuration."""
     for column, most in _MOST_SCATTER.items():
         apart = spreads[column] > most * means[column]
@@ -145,12 +139,8 @@ def _refuse_mixtures(table: Any, means: Any, spreads: Any, source: str) -> None:
         stage, instruction, mhz = apart.idxmax()
         same = table[(table[["stage", "instruction", "frequency"]] == [stage, instruction, mhz]).all(axis=1)][column]
         early, late = sorted((int(same.idxmin()), int(same.idxmax())))
-        dropped = ", ".join(table.attrs.get("dropped", ()))
-        advice = "keep the rows of one configuration"
-        if same.max() > _OTHER_UNIT * same.min():
-            advice = "are all of them in the same unit?"
-        elif dropped:
-            advice += f". The file has also the column {dropped}: are these several configurations?"
+        is_unit = same.max() > _OTHER_UNIT * same.min()
+        advice = "are all of them in the same unit?" if is_unit else "keep the rows of one configuration"
         raise PlanError(
             f"{source}: row {late}, column {column}: {instruction} of stage {stage} at {mhz} MHz has several rows, of "
             f"{same.min():.4g} to {same.max():.4g} (rows {early} and {late}), which is more than noise; {advice}",

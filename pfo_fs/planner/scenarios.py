@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from typing import Any
 
 from pfo_fs.arrays import Array
 from pfo_fs.planner.rank_runs import RankRuns
@@ -67,7 +66,7 @@ class ScenarioPlanner:
         most_walks: int = MOST_WALKS,
     ) -> None:
         self._scenarios = scenarios
-        self._options: dict[str, Any] = {"waiting_w": waiting_w, "most_walks": most_walks}
+        self._descending = partial(ScenarioDescent, waiting_w=waiting_w, most_walks=most_walks)
         self._free = scenarios.problem.switch_costs.none
         self.answer = near
         self.limited = False
@@ -85,11 +84,11 @@ class ScenarioPlanner:
 
     @cached_property
     def _descent(self) -> ScenarioDescent:
-        return ScenarioDescent(self._scenarios, **self._options)
+        return self._descending(self._scenarios)
 
     @cached_property
     def _wider_descent(self) -> ScenarioDescent:
-        return self._descent if self._wider is self._scenarios else ScenarioDescent(self._wider, **self._options)
+        return self._descent if self._wider is self._scenarios else self._descending(self._wider)
 
     @cached_property
     def _at_max_clocks(self) -> Played:

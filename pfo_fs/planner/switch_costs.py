@@ -177,29 +177,17 @@ def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
     return costs.driver_time_s * others / (2 * (1 - min(busy, 0.99)))
 
 
-# ---- why a plan has no more changes
+def reason(costs: SwitchCosts, load: SwitchLoad, free: SwitchLoad | None, limited: bool) -> str:
+    """Returns the number of clock changes of a plan in an iteration, and what keeps the plan from more of them.
 
-
-@dataclass(frozen=True)
-class ChangeLimits:
-    """What keeps a plan from more clock changes, as the solver saw it.
-
-    Attributes:
+    Args:
         free: The clock changes of the plan that ignores what they cost; None if there is no such plan.
         limited: Whether more changes were worth it than the driver of a host can make.
     """
-
-    free: SwitchLoad | None = None
-    limited: bool = False
-
-
-def reason(costs: SwitchCosts, load: SwitchLoad, limits: ChangeLimits) -> str:
-    """Returns the number of clock changes of a plan in an iteration, and what keeps the plan from more of them."""
     text = f"{load.changes:,} clock change{'' if load.changes == 1 else 's'}" if load.changes else _NO_CHANGES
-    free = limits.free
     if costs.none:
         return f"{text}: changes cost nothing in this model"
-    if limits.limited:
+    if limited:
         by_time = MOST_BUSY / costs.driver_time_s if costs.driver_time_s else float("inf")
         if by_time <= costs.max_calls_per_s / costs.calls:
             return f"{text}: more would keep the driver of a host busier than {MOST_BUSY:.0%} of the iteration"

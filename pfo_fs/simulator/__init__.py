@@ -5,7 +5,7 @@ from pfo_fs.simulator.job_generator import SimulatedJob, generated_job, varied_j
 from pfo_fs.simulator.play import Iteration, Play
 from pfo_fs.simulator.summary import Summary, summarize
 from pfo_fs.simulator.traces import Trace, read_trace
-from pfo_fs.simulator.truth import ModelTruth, ProfileTruth
+from pfo_fs.simulator.truth import ModelTruth
 from pfo_fs.simulator.variation import DrawnVariation, Mixture, read_step_factors
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Nuisances",
     "Play",
     "Played",
-    "ProfileTruth",
     "SimulatedJob",
     "Summary",
     "Trace",

@@ -3,15 +3,16 @@
 Why GPUs wait is found by adding one cause after the other: with equal stages, a pipeline has its bubbles only; then
 stages are as unequal as they are on average; then slow workers come on top; then what varies among micro-batches.
 
-What a remedy saves follows from these durations and from how time and power of the kind of GPU follow the clock. Where
-that has been published for training (A100, A40), it counts; for other kinds, both ends of the interval come from what
-is published of any kind, so that it is wide.
+What a remedy saves follows from these durations and from how time and power follow the clock: as the job has measured
+it, or else as it has been published for training on this kind of GPU (A100, A40). For other kinds, both ends of the
+interval come from what is published of any kind, so that it is wide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
@@ -31,6 +32,9 @@ _SAME = 1e-9
 _CLOCKS, _LOWEST = 40, 0.42
 """Plans choose from at most 40 clocks, spread over those above 0.42 of the highest one: no plan for an A100 goes below
 600 of its 1,410 MHz, where time grows faster than power falls."""
+_MEASURED, _MEASURED_TO = 3, 0.75
+"""A job's own curves count where each instruction was measured at three clocks, one of them at most 3/4 of the highest:
+fewer say little of what lower clocks save."""
 _LATENCIES_S = 0.01, 0.1
 """Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
 _MOST_LATE = 0.001
@@ -41,6 +45,10 @@ _DELIVERED = {"plan": (0.6, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
 """What remedies deliver of what is computed here. Plans: 0.65 to 1.0 on traces and drawn jobs; up to 1.22 on published
 profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks otherwise than the mean of their kind. Clocks
 from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves little to go wrong."""
+_DELIVERED_LEAST = {"plan": 0.2, "loads": 0.2, "limit": 0.05}
+"""The first of these for GPUs whose curve is not known: newer kinds save less (energies of a B300 and an RTX PRO 6000:
+0.7 to 0.9 of an A100's), and those that a power limit holds far below the highest clock have saved most of it already
+(a Hopper at 1,500 of 1,980 MHz, simulated: a third to a fifth)."""
 
 
 class Interval(NamedTuple):
@@ -85,14 +93,14 @@ class Advice(NamedTuple):
         waits: Why GPUs wait.
         remedies: What would save energy.
         balanced: The same if all loads were equal, as a balancing scheduler makes them; empty if they are.
-        published: Whether it is published how training on this kind of GPU follows the clock.
+        curves: How training on these GPUs follows the clock: "measured", "published" for their kind, or "unknown".
     """
 
     step_s: float
     waits: list[Wait]
     remedies: list[Remedy]
     balanced: list[Remedy]
-    published: bool
+    curves: str
 
     @property
     def most(self) -> float:
@@ -100,38 +108,87 @@ class Advice(NamedTuple):
         return max(one.saved[0].high for one in self.remedies)
 
 
-def advise(pipeline: Pipeline, full_s: Array, gpu: str) -> Advice:
+class Curves(NamedTuple):
+    """How training on a kind of GPU follows the clock.
+
+    Attributes:
+        rows: Each instruction at the same clocks, the highest first, at which it takes 1 s.
+    """
+
+    rows: Mapping[str, Sequence[Measurement]]
+    blocking_power_w: float
+
+    @property
+    def clocks_mhz(self) -> list[int]:
+        """The clocks, the highest first."""
+        return [one.frequency_mhz for one in next(iter(self.rows.values()))]
+
+    @classmethod
+    def of_model(cls, model: GpuModel, names: set[str]) -> Curves:
+        """Returns those that were published."""
+        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
+        every = -(-len(offered) // _CLOCKS)
+        rows: dict[str, list[Measurement]] = {}
+        for name in names:
+            curve = model.coefficients(name)
+            times_s = {mhz: curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in offered[::every]}
+            rows[name] = [Measurement(mhz, time_s, time_s * curve.power_w(mhz)) for mhz, time_s in times_s.items()]
+        return cls(rows, model.blocking_power_w)
+
+    @classmethod
+    def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
+        """Returns means over stages of what was measured, on lines between clocks; None if that is too little."""
+        top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
+        points: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+        for (_, name), of in profile.measurements.items():
+            for one in of if of[0].frequency_mhz == top_mhz else ():
+                points[name][one.frequency_mhz].append((one.time_s / of[0].time_s, one.energy_j / of[0].time_s))
+        lowest_mhz = max(map(min, points.values()))
+        if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
+            return None
+        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
+        rows: dict[str, list[Measurement]] = {}
+        for name, known in points.items():
+            columns = np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T
+            of_clocks = (np.interp(clocks_mhz, sorted(known), column).tolist() for column in columns)
+            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
+        return cls(rows, blocking_power_w)
+
+
+def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None = None) -> Advice:
     """Returns what would save energy in a job.
 
     Args:
         pipeline: The instructions that each pipeline runs.
         full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
         gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
+        measured: The curves of all instructions, if the job has measured them.
     """
+    names = {one.name for one in pipeline.instructions}
+    measured = measured if measured and names <= measured.rows.keys() else None
     steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
     full_s = full_s[steps][:, :, :_PIPELINES]
     published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
-    models = published or list(MODELS.values())
+    curves = [measured] if measured else [Curves.of_model(model, names) for model in published or MODELS.values()]
     latencies_s = _LATENCIES_S[:1] if published else _LATENCIES_S
-    jobs = [_Job(pipeline, full_s, model, latency_s) for model in models for latency_s in latencies_s]
-    waits, balanced = jobs[0].waits(), []
+    jobs = [_Job(pipeline, full_s, one, latency_s) for one in curves for latency_s in latencies_s]
+    waits, balanced, is_known = jobs[0].waits(), [], bool(measured or published)
     if waits[-1].share > NOTABLE:
-        balanced = _remedies([_Job(pipeline, job.balanced_s, job.model, job.latency_s) for job in jobs])
-    remedies = [one for one in _remedies(jobs) if one.name != "loads" or waits[-1].share > NOTABLE]
-    return Advice(jobs[0].step_s, waits, remedies, balanced, bool(published))
+        balanced = _remedies([_Job(pipeline, job.balanced_s, job.curves, job.latency_s) for job in jobs], is_known)
+    remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or waits[-1].share > NOTABLE]
+    known = "measured" if measured else "published" if published else "unknown"
+    return Advice(jobs[0].step_s, waits, remedies, balanced, known)
 
 
-def _remedies(jobs: Sequence[_Job]) -> list[Remedy]:
+def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
     found = [job.saved() for job in jobs]
-    return [
-        Remedy(name, tuple(_interval(name, values) for values in zip(*(saved[name] for saved in found), strict=True)))
-        for name in found[0]
-    ]
-
-
-def _interval(name: str, saved: Sequence[float]) -> Interval:
-    low, high = _DELIVERED[name]
-    return Interval(low * max(0.0, min(saved)), high * max(0.0, max(saved)))
+    remedies = []
+    for name in found[0]:
+        low, high = _DELIVERED[name]
+        low = low if known else _DELIVERED_LEAST[name]
+        saved = zip(*(of_job[name] for of_job in found), strict=True)
+        remedies.append(Remedy(name, tuple(Interval(low * max(0.0, min(of)), high * max(0.0, *of)) for of in saved)))
+    return remedies
 
 
 class _Job:
@@ -143,16 +200,18 @@ class _Job:
         balanced_s: The same with slow workers.
     """
 
-    def __init__(self, pipeline: Pipeline, full_s: Array, model: GpuModel, latency_s: float) -> None:
-        self.model, self.latency_s = model, latency_s
-        nodes, top_mhz = pipeline.instructions, model.clocks_mhz[0]
+    def __init__(self, pipeline: Pipeline, full_s: Array, curves: Curves, latency_s: float) -> None:
+        self.curves, self.latency_s, nodes = curves, latency_s, pipeline.instructions
         self.kinds = [(one.stage, one.name) for one in nodes]
-        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * top_mhz]
-        self.clocks_mhz = offered[:: -(-len(offered) // _CLOCKS)]
         lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
-        rows = {kind: self._curve(model, kind[1], length_s) for kind, length_s in lengths_s.items()}
+        rows = {
+            kind: [
+                Measurement(m.frequency_mhz, m.time_s * length_s, m.energy_j * length_s) for m in curves.rows[kind[1]]
+            ]
+            for kind, length_s in lengths_s.items()
+        }
         costs = SwitchCosts(latency_s=latency_s, timing_error_s=latency_s / 2)
-        problem = Problem(pipeline, Profile(rows), model.blocking_power_w, switch_costs=costs)
+        problem = Problem(pipeline, Profile(rows), curves.blocking_power_w, switch_costs=costs)
         of_stages = _sums(np.array([one.stage for one in nodes]), full_s.transpose(1, 0, 2))
         beside = of_stages / np.median(of_stages, axis=2, keepdims=True)  # (stages, steps, pipelines)
         self.slow = (np.quantile(beside, 1 - _MOSTLY, axis=1) > SLOW_WORKER).any(axis=0)
@@ -166,11 +225,6 @@ class _Job:
         self.scenarios = Scenarios(problem, full_s, groups.tolist())
         self.spans_s = self.scenarios.spans_s()
         self.step_s = float(self.spans_s.max(axis=1).mean())
-
-    def _curve(self, model: GpuModel, name: str, length_s: float) -> list[Measurement]:
-        curve = model.coefficients(name)
-        times_s = [length_s * curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in self.clocks_mhz]
-        return [Measurement(mhz, s, s * curve.power_w(mhz)) for mhz, s in zip(self.clocks_mhz, times_s, strict=True)]
 
     def waits(self) -> list[Wait]:
         """For which share of all time GPUs wait, by cause."""
@@ -212,7 +266,7 @@ class _Job:
     @property
     def _numbers(self) -> list[int]:
         """The clocks as positions."""
-        return [self.scenarios.table.number[mhz] for mhz in self.clocks_mhz]
+        return [self.scenarios.table.number[mhz] for mhz in self.curves.clocks_mhz]
 
     def _by_loads_j(self, uniform: Sequence[Played], slowdown: float) -> float:
         """Mean energy of a step in J if each pipeline runs at the clock at which it ends with the slowest one."""

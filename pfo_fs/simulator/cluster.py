@@ -87,11 +87,8 @@ class Played(NamedTuple):
     full_energy_j: float = 0.0
 
 
-class _Drawn(NamedTuple):
-    """The noise of one iteration: factors of durations and of powers, (nodes, pipelines)."""
-
-    times: Array
-    powers: Array
+Drawn = tuple[Array, Array]
+"""The noise of one iteration: factors of durations and of powers, (nodes, pipelines)."""
 
 
 @dataclass
@@ -187,10 +184,10 @@ class Cluster:
         drawn = self._draw(slowdowns, clocks.shape)
         played = self._iterate(clocks, drawn)
         times, powers = self._kernels.at_the_highest_clocks()
-        full = self._played(times * drawn.times, powers * drawn.powers)
+        full = self._played(times * drawn[0], powers * drawn[1])
         return played._replace(full_time_s=full.time_s, full_energy_j=full.energy_j)
 
-    def _draw(self, slowdowns: Array | Sequence[float] | float, shape: tuple[int, int]) -> _Drawn:
+    def _draw(self, slowdowns: Array | Sequence[float] | float, shape: tuple[int, int]) -> Drawn:
         odd = self.nuisances
         times, powers = np.ones(shape) * np.asarray(slowdowns), np.ones(shape)
         if odd.time_jitter:
@@ -199,14 +196,14 @@ class Cluster:
             powers = powers * (1 + odd.power_jitter * self._random.standard_normal(shape))
         if odd.warm_up:
             powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
-        return _Drawn(times, powers)
+        return times, powers
 
-    def _iterate(self, clocks: Array, drawn: _Drawn) -> Played:
+    def _iterate(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is."""
         if self._nodes:
             return self._iterate_on_nodes(clocks, drawn)
         times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s)
-        return self._played(times * drawn.times, powers * drawn.powers)
+        return self._played(times * drawn[0], powers * drawn[1])
 
     def _played(self, times: Array, powers: Array) -> Played:
         """Returns an iteration of instructions of these durations and powers per GPU."""
@@ -221,17 +218,17 @@ class Cluster:
         idle_s: float = time_s * self._kernels.num_ranks * times.shape[1] - busy_s
         return (busy_j + self.truth.blocking_power_w * idle_s) * self.gpus_per_rank
 
-    def _iterate_on_nodes(self, clocks: Array, drawn: _Drawn) -> Played:
+    def _iterate_on_nodes(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
-        played = [
-            self._kernels.run_on(nodes, clocks[:, pipeline], drawn.times[:, pipeline])
-            for pipeline, nodes in enumerate(self._nodes)
-        ]
+        work, played = self._kernels.work, []
+        for nodes, numbers, factors in zip(self._nodes, clocks.T, drawn[0].T, strict=True):
+            mhz = [work.clocks_mhz[number] for number in numbers]
+            played.append(nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist()))
         starts, ends, energies_j = (
             np.array(each).T
             for each in zip(*((one.starts_s, one.ends_s, one.energies_j) for one in played), strict=True)
         )
-        powers = energies_j / np.maximum(ends - starts, 1e-12) / self.gpus_per_rank * drawn.powers
+        powers = energies_j / np.maximum(ends - starts, 1e-12) / self.gpus_per_rank * drawn[1]
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
         for nodes, span_s in zip(self._nodes, spans, strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
@@ -91,33 +90,25 @@ def last_stage(trace: Trace) -> Trace:
     return replace(trace, pipeline=alone, lengths_s=lengths_s, table=trace.table[:, nodes])
 
 
-def loads_of(trace: Trace, source: str, seed: int) -> Array:
+def loads_of(trace: Trace, source: str) -> Array:
     """Returns the load of each micro-batch: (steps, micro-batches, pipelines, features).
 
     Args:
-        source: "trace": one number per micro-batch, the first principal component of its durations; "shuffled": the
-            same in another order, so that it says nothing; else the path of a CSV file with columns step, dp_rank,
-            micro_batch, load.
+        source: "trace": one number per micro-batch, the first principal component of its durations; else the path of a
+            CSV file with columns step, dp_rank, micro_batch, load.
 
     Raises:
         PlanError: The file cannot be read, or lacks a micro-batch of the trace.
     """
-    count = trace.pipeline.num_microbatches
-    if source not in ("trace", "shuffled"):
-        given = _read_loads(Path(source))
-        try:
-            loads: Array = np.array(
-                [[[given[step, dp, m] for dp in trace.dp_ranks] for m in range(count)] for step in trace.steps]
-            )
-        except KeyError as error:
-            raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
-        return loads[..., None]
-    values = _shown_loads(trace)
-    if source == "shuffled":
-        order = list(range(values.size))
-        Random(seed).shuffle(order)
-        values = values.reshape(-1)[order].reshape(values.shape)
-    return values[..., None]
+    if source == "trace":
+        return _shown_loads(trace)[..., None]
+    given, micro_batches = _read_loads(Path(source)), range(trace.pipeline.num_microbatches)
+    try:
+        return np.array(
+            [[[[given[step, dp, m]] for dp in trace.dp_ranks] for m in micro_batches] for step in trace.steps]
+        )
+    except KeyError as error:
+        raise PlanError(f"{source}: there is no load for (step, dp_rank, micro_batch) {error}") from None
 
 
 def _shown_loads(trace: Trace) -> Array:

@@ -116,7 +116,7 @@ class Play:
         spans_s = [float(span_s) for span_s in played.spans_s]
         return Iteration(
             self._step,
-            ranks.number,
+            ranks.schedule.number,
             played.time_s,
             played.energy_j,
             spans_s,
@@ -141,12 +141,6 @@ class Play:
         return self._ranks.by_pipeline(
             {info.rank: self.folder.read_schedule(index, info) for info in self._ranks.infos}
         )
-
-    @property
-    def staying(self) -> int:
-        """The number of the newest schedule that holds for ever; -1 for none."""
-        indexes = (self.folder.read(bodies.IndexBody, number=n) for n in reversed(self.folder.schedule_numbers()))
-        return next((index.number for index in indexes if index is not None and index.stays), -1)
 
     def _status_text(self) -> str:
         scheduler = self.coordinator.scheduler

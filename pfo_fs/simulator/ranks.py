@@ -123,11 +123,6 @@ class SimulatedRanks:
 
     # ---- training
 
-    @property
-    def number(self) -> int:
-        """The number of the schedule that the ranks follow."""
-        return self.schedule.number
-
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
         self._do(self._helper.handle(e.TimePassed(), now_s), now_s)

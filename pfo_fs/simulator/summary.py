@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from pfo_fs.simulator.cluster import Cluster, Played
 from pfo_fs.simulator.play import Iteration, Play
@@ -20,7 +19,6 @@ class Summary:
     Attributes:
         deployed_at: First iteration under a plan; None if no plan was applied.
         plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
-        settled_at: First iteration under the last plan; it may have been interrupted to measure, but by no other plan.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
@@ -35,7 +33,6 @@ class Summary:
     iterations: int
     deployed_at: int | None
     plan_number: int | None
-    settled_at: int | None
     settled: bool
     schedules: int
     profiling_steps: int
@@ -72,17 +69,10 @@ class Summary:
         """Additional time of the whole run against max clocks on the same data, relative."""
         return self.time_s / self.full_run_time_s - 1 if self.full_run_time_s else 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """All figures, by name; `plan_saved` and `plan_late` are other names of `energy_saved` and `slowdown`."""
-        return {
-            **asdict(self),
-            "energy_saved": self.energy_saved,
-            "slowdown": self.slowdown,
-            "plan_saved": self.energy_saved,
-            "plan_late": self.slowdown,
-            "run_saved": self.run_saved,
-            "run_late": self.run_late,
-        }
+    def as_json(self) -> dict[str, object]:
+        """All figures, by name."""
+        ratios = "energy_saved", "slowdown", "run_saved", "run_late"
+        return {**asdict(self), **{name: getattr(self, name) for name in ratios}}
 
 
 def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
@@ -98,12 +88,7 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
     ]
     of_healthy = (i.number for i in reversed(under_plan) if not indexes[i.number].source.plan_inputs.slow_pipelines)
     last = next(of_healthy, None)
-    settled_at = None
     judged = judged_iterations(cluster, [{}] * cluster.pipelines if last is None else play.schedules_of(last))
-    if last is not None:
-        in_force = [i.number for i in under_plan]
-        schedules = {number: play.schedules_of(number) for number in set(in_force)}
-        settled_at = under_plan[first_place_of(last, in_force, schedules)].step
     steps = {i.step for i in under_plan}
     profiling = [i for i in played if i.step not in steps]
     current = play.folder.read(bodies.CurrentBody)
@@ -111,7 +96,6 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         iterations=len(played),
         deployed_at=under_plan[0].step if under_plan else None,
         plan_number=last,
-        settled_at=settled_at,
         settled=bool(under_plan and current and current.converged and played[-1].number == current.number == last),
         schedules=1 + max(numbers, default=-1),
         profiling_steps=len(profiling),
@@ -128,17 +112,6 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
         full_run_energy_j=sum(i.full_energy_j for i in played),
         status_text=played[-1].status_text if played else "",
     )
-
-
-def first_place_of(last: int, numbers: Sequence[int], plans: Mapping[int, object]) -> int:
-    """Returns the first place among schedules in force since which no plan but that of `last` was in force.
-
-    Schedules with higher numbers are for stragglers and do not count.
-    """
-    place = len(numbers)
-    while place and (numbers[place - 1] > last or plans[numbers[place - 1]] == plans[last]):
-        place -= 1
-    return place
 
 
 _JUDGED = 16

@@ -15,20 +15,16 @@ a GPU model.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
-from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
-from pfo_fs.planner import Measurement, Pipeline, make_pipeline
+from pfo_fs.planner import Instruction, Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
@@ -36,7 +32,7 @@ from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import csv_table
 
 COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
-_TIMES_S = 1e-9, 1e6
+TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
 _MOST_TIMES = 1_000_000
 """A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
@@ -45,19 +41,6 @@ SLOW_WORKER = 1.15
 of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
 """The trace has its own jitter of durations."""
-
-
-class _Row(NamedTuple):
-    number: int
-    step: int
-    dp_rank: int
-    stage: int
-    instruction: str
-    micro_batch: int
-    time_s: float
-
-
-_time_of = attrgetter("time_s")
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,6 @@ class Trace:
         name: The file's name without its endings.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
-        left_out: Pipelines that were left out because they are slow for good.
         incomplete: Number of steps that were left out because an instruction is missing.
     """
 
@@ -97,7 +79,6 @@ class Trace:
     table: Array
     steps: Sequence[int]
     dp_ranks: Sequence[int]
-    left_out: Sequence[int] = ()
     incomplete: int = 0
 
     @property
@@ -136,7 +117,7 @@ def read_trace(
     *,
     num_ranks: int | None = None,
     pipelines: int | None = None,
-    slow_workers: bool = True,
+    without: Collection[int] = (),
 ) -> Trace:
     """Reads a trace.
 
@@ -144,84 +125,57 @@ def read_trace(
         schedule: Order of the instructions of a pipeline.
         num_ranks: Ranks of the pipeline, if each holds several stages (interleaved).
         pipelines: Take only this number of pipelines, those of the lowest dp_ranks; None: all.
-        slow_workers: Whether to keep pipelines that are slow for good.
+        without: dp_ranks that are left out, such as slow workers.
 
     Raises:
         PlanError: The file cannot be read, is not a trace, or does not fit the schedule; the message names the row.
         ConfigError: The schedule does not exist for this number of stages and micro-batches.
     """
-    rows = _read_rows(path)
+    rows: dict[tuple[int, int, Instruction], tuple[float, int]] = {}  # (time, line) by step, dp_rank and instruction
+    with csv_table(path, COLUMNS, "a trace") as table:
+        for step, dp_rank, stage, name, micro_batch, cell in table:
+            instruction = Instruction(table.whole("stage", stage), name, table.whole("micro_batch", micro_batch))
+            place = table.whole("step", step), table.whole("dp_rank", dp_rank), instruction
+            now = table.number("time_s", cell, *TIMES_S, "a number of seconds"), table.line
+            if (first := rows.setdefault(place, now)) is not now:
+                wrong = f"step {step} of dp_rank {dp_rank} has {_shown(instruction)} twice, first in row {first[1]}"
+                raise PlanError(f"{path}: row {table.line}: {wrong}", line=table.line)
     if not rows:
         raise PlanError(f"{path}: the trace has no rows")
-    shortest, longest = min(rows, key=_time_of), max(rows, key=_time_of)
-    if longest.time_s > _MOST_TIMES * shortest.time_s:
+    (shortest_s, short_line), (longest_s, long_line) = min(rows.values()), max(rows.values())
+    if longest_s > _MOST_TIMES * shortest_s:
         raise PlanError(
-            f"{path}: row {longest.number} has {longest.time_s:g} s, more than {_MOST_TIMES:,} times the "
-            f"{shortest.time_s:g} s of row {shortest.number}; all times are in seconds"
+            f"{path}: row {long_line} has {longest_s:g} s, more than {_MOST_TIMES:,} times the {shortest_s:g} s of row "
+            f"{short_line}; all times are in seconds"
         )
-    left_out = [] if slow_workers else _slow_workers(rows)
-    dp_ranks = sorted({row.dp_rank for row in rows}.difference(left_out))
+    dp_ranks = sorted({dp_rank for _, dp_rank, _ in rows}.difference(without))
     if pipelines is not None and pipelines > len(dp_ranks):
         raise PlanError(f"{path}: the trace has {len(dp_ranks)} pipelines, fewer than {pipelines}")
-    dp_ranks = dp_ranks[:pipelines]
-    stages, micro_batches = max(row.stage for row in rows) + 1, max(row.micro_batch for row in rows) + 1
+    stages = 1 + max(instruction.stage for _, _, instruction in rows)
+    micro_batches = 1 + max(instruction.microbatch for _, _, instruction in rows)
     if stages * micro_batches > len(rows):
         raise PlanError(
             f"{path}: {stages} stages x {micro_batches} micro-batches are more instructions than the {len(rows)} rows"
         )
     pipeline = make_pipeline(schedule, stages, micro_batches, num_ranks=num_ranks)
-    node_of = {(i.stage, i.name, i.microbatch): node for node, i in enumerate(pipeline.instructions)}
-    seen: dict[tuple[int, int, int], _Row] = {}
-    for row in rows:
-        node = node_of.get((row.stage, row.instruction, row.micro_batch))
-        first = row if node is None else seen.setdefault((row.step, row.dp_rank, node), row)
-        if node is None or first is not row:
-            name = f"{plain_text(row.instruction, 40)!r} of micro-batch {row.micro_batch} on stage {row.stage}"
-            wrong = f"schedule {schedule} has no {name}; give another --schedule"
-            if node is not None:
-                wrong = f"step {row.step} of dp_rank {row.dp_rank} has {name} twice, first in row {first.number}"
-            raise PlanError(f"{path}: row {row.number}: {wrong}", line=row.number)
-    times = {place: row.time_s for place, row in seen.items()}
-    return _complete(path, pipeline, times, dp_ranks, left_out)
+    for (_, _, instruction), (_, line) in rows.items():
+        if instruction not in pipeline.position:
+            wrong = f"schedule {schedule} has no {_shown(instruction)}; give another --schedule"
+            raise PlanError(f"{path}: row {line}: {wrong}", line=line)
+    times_s = {(step, dp, pipeline.position[one]): time_s for (step, dp, one), (time_s, _) in rows.items()}
+    return trace_of(path, pipeline, times_s, dp_ranks[:pipelines])
 
 
-def _read_rows(path: Path) -> list[_Row]:
-    rows: list[_Row] = []
-    with csv_table(path, COLUMNS, "a trace") as table:
-        for step, dp_rank, stage, instruction, micro_batch, time_s in table:
-            rows.append(
-                _Row(
-                    table.line,
-                    table.whole("step", step),
-                    table.whole("dp_rank", dp_rank),
-                    table.whole("stage", stage),
-                    sys.intern(instruction),
-                    table.whole("micro_batch", micro_batch),
-                    table.number("time_s", time_s, *_TIMES_S, "a number of seconds"),
-                )
-            )
-    return rows
+def _shown(instruction: Instruction) -> str:
+    name = plain_text(instruction.name, 40)
+    return f"{name!r} of micro-batch {instruction.microbatch} on stage {instruction.stage}"
 
 
-def _slow_workers(rows: Iterable[_Row]) -> list[int]:
-    """Returns the pipelines of which an instruction of a stage takes much longer than in the median pipeline."""
-    times: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        times[row.stage, row.instruction][row.dp_rank].append(row.time_s)
-    slow = set()
-    for of_pipelines in times.values():
-        means = {dp_rank: fmean(times_s) for dp_rank, times_s in of_pipelines.items()}
-        usual_s = median(means.values())
-        slow |= {dp_rank for dp_rank, mean_s in means.items() if mean_s > SLOW_WORKER * usual_s}
-    return sorted(slow)
-
-
-def _complete(
+def trace_of(
     path: Path,
     pipeline: Pipeline,
     times_s: Mapping[tuple[int, int, int], float],
     dp_ranks: Sequence[int],
-    left_out: Sequence[int],
 ) -> Trace:
     """Returns the trace of the steps in which no instruction is missing, of times by step, pipeline and node."""
     kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
@@ -241,4 +195,4 @@ def _complete(
     }
     table = times / np.array([lengths_s[kind] for kind in kinds])[:, None]
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, left_out, len(all_steps) - len(steps))
+    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, len(all_steps) - len(steps))

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import GpuModel
-from pfo_fs.planner import Measurement, Pipeline, Profile
-from pfo_fs.planner.longest_paths import LongestPaths
-from pfo_fs.simulator.nodes import NodeIteration, SimulatedNodes, Work
+from pfo_fs.planner import Measurement, Pipeline
+from pfo_fs.planner.longest_paths import LongestPaths, neighbours
+from pfo_fs.simulator.nodes import Work
 
 
 class Truth(ABC):
@@ -59,19 +59,6 @@ class ModelTruth(Truth):
         return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
-class ProfileTruth(Truth):
-    """The truth of a measured profile, at clocks that were measured for all instructions: its means are exact."""
-
-    def __init__(self, profile: Profile, blocking_power_w: float) -> None:
-        self._tables = {kind: {m.frequency_mhz: m for m in ms} for kind, ms in profile.measurements.items()}
-        common = set.intersection(*(set(table) for table in self._tables.values()))
-        self.model = GpuModel("", tuple(sorted(common, reverse=True)), (0.0, 0.0), blocking_power_w, {}, {})
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        """Time and energy of an instruction at a clock."""
-        return self._tables[stage, instruction][mhz]
-
-
 class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
@@ -79,6 +66,7 @@ class KernelTables:
 
     Attributes:
         paths: The longest paths, with delays between ranks.
+        work: The same for simulated nodes.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -95,28 +83,17 @@ class KernelTables:
         table = [[truth.measurement(*kind, mhz) for mhz in truth.clocks_mhz] for kind in kinds]
         self._times: Array = np.array([[m.time_s for m in row] for row in table])
         self._powers: Array = np.array([[m.energy_j / m.time_s for m in row] for row in table])
-        firsts = set(pipeline.first_nodes[:-1])
-        self._before_in_rank: Array = np.array([node if node in firsts else node - 1 for node in range(nodes)])
-        self._is_first: Array = np.array([node in firsts for node in range(nodes)])
-        after: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
-        for first, then, delay in edges:
-            if ranks[first] != ranks[then]:
-                after[first].append((then, delay))
-        self._work = Work(
+        self._firsts = list(pipeline.first_nodes[:-1])
+        between_ranks = [edge for edge in edges if ranks[edge[0]] != ranks[edge[1]]]
+        self.work = Work(
             [range(first, end) for first, end in pairwise(pipeline.first_nodes)],
-            after,
+            neighbours(nodes, between_ranks)[1],
             self._times[self._kind].tolist(),
             self._powers[self._kind].tolist(),
             truth.clocks_mhz,
             self._kind.tolist(),
             ranks,
         )
-
-    def run_on(self, nodes: SimulatedNodes, clocks: Array, factors: Array) -> NodeIteration:
-        """Simulates an iteration of one pipeline event by event, at a column of `clocks_of`, with factors of time."""
-        work = self._work
-        mhz = [work.clocks_mhz[number] for number in clocks]
-        return nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist())
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
         """Returns clock numbers, a row per node and a column per pipeline.
@@ -144,7 +121,8 @@ class KernelTables:
         times, powers = self._times[kind, clocks], self._powers[kind, clocks]
         if not switch_s:
             return times, powers
-        before = np.where(self._is_first[:, None], 0, clocks[self._before_in_rank])
+        before = np.roll(clocks, 1, axis=0)
+        before[self._firsts] = 0
         changed = clocks != before
         old_s, old_w = self._times[kind, before], self._powers[kind, before]
         late_s = np.where(changed, np.minimum(switch_s, old_s), 0.0)

@@ -7,6 +7,7 @@ attention weighs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from random import Random
@@ -18,7 +19,6 @@ from pfo_fs.loads.choice import CHANGE_S, LOST_TIME
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
-from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.simulator.load_play import Compared, Decisions, LoadSummary
 from pfo_fs.user_files import csv_table
 
@@ -41,20 +41,17 @@ def read_lengths(path: Path) -> list[Step]:
     Raises:
         PlanError: The file cannot be read, or a rank of a step has none.
     """
-    lengths_of: dict[int, dict[int, dict[int, list[int]]]] = {}
+    lengths_of: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     with csv_table(path, _COLUMNS, "a table of lengths") as table:
         for *place, cell in table:
             step, rank, micro_batch = map(table.whole, _COLUMNS, place)
-            length = table.whole("length", cell, _LONGEST)
-            lengths_of.setdefault(step, {}).setdefault(rank, {}).setdefault(micro_batch, []).append(length)
-    ranks = sorted({rank for by_rank in lengths_of.values() for rank in by_rank})
-    for step, by_rank in lengths_of.items():
-        absent = [rank for rank in ranks if rank not in by_rank]
-        if absent:
-            raise PlanError(f"{path}: step {step} has no sequence of dp_rank {absent[0]}")
+            lengths_of[step, rank][micro_batch].append(table.whole("length", cell, _LONGEST))
+    numbers, ranks = (sorted({place[part] for place in lengths_of}) for part in (0, 1))
+    if absent := [(step, rank) for step in numbers for rank in ranks if (step, rank) not in lengths_of]:
+        raise PlanError(f"{path}: step {absent[0][0]} has no sequence of dp_rank {absent[0][1]}")
     if len(ranks) < 2:
         raise PlanError(f"{path}: it holds {len(ranks)} rank(s); clocks from loads need two or more")
-    steps = [[list(lengths_of[step][rank].values()) for rank in ranks] for step in sorted(lengths_of)]
+    steps = [[list(lengths_of[step, rank].values()) for rank in ranks] for step in numbers]
     if not any(any(map(any, rank)) for step in steps[:_FIRST] for rank in step):
         raise PlanError(f"{path}: all lengths of the first {_FIRST} steps are 0")
     return steps
@@ -94,9 +91,8 @@ def play(
     noise: float = 0.01,
     steps: Iterable[int],
     seed: int = 0,
-) -> tuple[LoadSummary, LoadsKnown]:
-    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half, and
-    what the job's own status says.
+) -> LoadSummary:
+    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half.
 
     Args:
         squares: layers x width / parameters of the model.
@@ -124,7 +120,7 @@ def play(
         full_j = full_s * curve.power_w(top) + (full_time_s - full_s) * gpu.blocking_power_w
         history.append(Compared(time_s, full_time_s, float(step_j.sum()), float(full_j.sum())))
         decisions.add(number, time_s, work_s, mhz, step_j)
-    return LoadSummary.of(history, history[len(history) // 2 :], history, decisions), coordinator.state
+    return LoadSummary.of(history, history[len(history) // 2 :], history, decisions)
 
 
 def _works(step: Step, squares: float) -> Array:

@@ -19,7 +19,7 @@ from pfo_fs.ipc import messages
 from pfo_fs.ipc.collectives import Collectives
 from pfo_fs.ipc.system_calls import held_send
 from pfo_fs.loads.choice import CHANGE_S
-from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider, StepBegun
+from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider, StepBegun, packed
 from pfo_fs.loads.step_rows import MOST_ENDED, checked_load
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.training.instruction_tracker import InstructionTracker
@@ -101,7 +101,7 @@ class StepLoads:
 
     def _send(self, message: ReachDecider | StepBegun) -> None:
         """Tells the clock process; does not wait, and keeps the interpreter lock."""
-        packet = message.packed()
+        packet = packed(message)
         if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
             self._works = False  # the exchange has ended, or does not read
 

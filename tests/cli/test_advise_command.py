@@ -13,6 +13,7 @@ from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
+from pfo_fs.store.bodies import ModelBody
 
 ROWS = [
     (step, 0, stage, name, batch, seconds * (1.3 if stage == 3 else 1.0))
@@ -64,13 +65,24 @@ def test_programs_get_the_same_as_json(traced: Path) -> None:
     assert {wait["cause"] for wait in answer["waits"]} >= {"pipeline bubbles", "unequal stages"}
 
 
-def test_a_job_tells_from_what_it_has_measured_at_default_clocks(tmp_path: Path) -> None:
+def test_a_job_tells_from_what_it_has_measured_at_default_clocks_and_of_curves(tmp_path: Path) -> None:
     cluster = Cluster(make_pipeline("1f1b", 4, 6), ModelTruth(A100, 4), pipelines=2, seed=1)
     play = Play(cluster, tmp_path, PFOSettings(scheduler="InstructionProfiler", profile_steps=4))
     list(play.run(12))
-    answer = pfo_fs("advise", play.folder.job_id, "-d", play.folder.files.root, "--gpu", "A100")
+    arguments = "advise", play.folder.job_id, "-d", play.folder.files.root
+    answer = pfo_fs(*arguments)
     assert answer.returncode == 0, answer.stderr
     assert "of 2 pipelines" in answer.stdout
+    assert "published" not in answer.stdout, "its GPUs are A100s"
+    rows = [
+        f"{stage},{name},{mhz},0.1,{mhz / 50}"
+        for stage in range(4)
+        for name in ("forward", "backward")
+        for mhz in (1410, 1200, 1005)
+    ]
+    play.folder.write_file("profile.csv", "\n".join(["stage,instruction,frequency,time,energy", *rows]).encode())
+    play.folder.write(ModelBody(blocking_power_w=80.0, delay_s=0.0))
+    assert "is what this job has measured" in pfo_fs(*arguments).stdout
 
 
 def test_a_job_that_has_measured_nothing_yet_is_told_where_to_look(tmp_path: Path) -> None:

@@ -144,28 +144,10 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
 # ---- what clock changes cost
 
 
-def changes_of(profile: Path, *more: str | Path) -> dict[str, object]:
-    done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "--json", *more))
-    assert done.returncode == 0, done.stderr
-    return next(plan for plan in json.loads(done.stdout)["plans"] if plan["name"] == "planned")
-
-
 def costs_file(tmp_path: Path, **costs: object) -> Path:
     path = tmp_path / "switching.json"
     path.write_text(json.dumps({"call_s": {"median": 0.0}, "gpus": 8, **costs}))
     return path
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_slow_for_many_gpus_means_fewer_changes_and_the_plan_says_why(
-    profile: Path, tmp_path: Path
-) -> None:
-    free = changes_of(profile)
-    path = costs_file(tmp_path, call_s={"median": 0.005}, latency_s={"1400": 0.01})
-    busy = changes_of(profile, "--switching", path, "--gpus-per-rank", "8")
-    assert int(str(busy["clock_changes"])) < int(str(free["clock_changes"]))
-    assert "instead of" in str(busy["switching"])
-    assert float(str(busy["driver_calls_per_s"])) > 0
 
 
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
@@ -237,5 +219,5 @@ def test_a_dump_is_the_profile_of_its_averages(tmp_path: Path) -> None:
 def test_results_that_do_not_fit_to_their_schedule_and_other_folders_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"is not the dump of a job: there is no <n>\.prof\.json"):
         read_dump(tmp_path)
-    with pytest.raises(PlanError, match="rank 0 does not have 2 times and energies of forward"):
+    with pytest.raises(PlanError, match=r"rank 0 in .* does not have 2 times and energies of forward"):
         read_dump(dump(tmp_path, short=True))

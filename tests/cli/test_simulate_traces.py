@@ -21,7 +21,7 @@ def test_a_trace_is_simulated_and_its_summary_compares_with_full_clocks_on_the_s
     printed = json.loads(done.stdout)
     assert len(printed["iterations"][0]["spans_s"]) == 2
     summary = printed["summary"]
-    figures = [summary[key] for key in ("run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late")]
+    figures = [summary[key] for key in ("run_saved", "run_late", "energy_saved", "slowdown", "worst_step_late")]
     assert figures == pytest.approx([0] * 5, abs=1e-9), "there is no plan yet"
 
 

@@ -61,11 +61,6 @@ def test_of_many_lanes_a_few_are_told_among_them_those_with_most_and_least_work_
     assert last.lanes == 100
 
 
-def test_the_time_of_a_change_is_left_before_the_last_one_ends() -> None:
-    quick, slow = Ranks(range(4), noise=0.0), Ranks(range(4), noise=0.0, change_s=0.3)
-    assert sum(sum(quick.run()) for _ in range(60)) < sum(sum(slow.run()) for _ in range(60))
-
-
 def test_steps_that_are_shorter_than_the_ticks_of_energy_counters_are_compared_in_blocks() -> None:
     turns = Turns()
     at_top = [turns.take([900, 1410], 1410, 0.05)[0] == [1410, 1410] for _ in range(40_000)]
@@ -92,31 +87,6 @@ def test_ranks_that_wait_more_rarely_are_back_at_default_clocks_within_twenty_st
     assert state.problem in state.text
     job.every = 1
     assert not before or job.steps_with_lower_clocks(60), "all wait again"
-
-
-def test_ranks_whose_counts_of_steps_have_come_apart_are_back_at_default_clocks_within_twenty_steps() -> None:
-    coordinator = LoadCoordinator([(0, 0), (1, 0)], CLOCKS, 0.0, 5e-4)
-    work_s = np.random.default_rng(3).choice([1.0, 2.0, 3.0, 6.0], (200, 2))
-    begins: list[list[float]] = [[0.0], [0.0]]
-    ended: list[list[step_rows.EndedStep]] = [[], []]
-    lowered = []
-    for step in range(120):
-        rows = []
-        for rank in range(2):
-            load = step_rows.load_of_step([work_s[step, rank]])
-            reading = step_rows.Reading(step, step_rows.UNKNOWN, begins[rank][step])
-            rows.append(step_rows.make_row(step, load, reading, ended[rank]))
-        mhz = [each or TOP_MHZ for each in coordinator.receive(rows)]
-        coordinator.learn()
-        lowered.append(min(mhz) < TOP_MHZ)
-        took_s = [work_s[step, rank] * (0.1 + 0.9 * TOP_MHZ / mhz[rank]) for rank in range(2)]
-        # From step 40 on, rank 1 is a step ahead of rank 0: it begins its next step when rank 0 begins this one.
-        together_s = max(begins[0][step] + took_s[0], begins[1][step] + took_s[1])
-        begins[0].append(together_s)
-        begins[1].append(together_s if step < 40 else begins[0][step] + 0.5 * took_s[0])
-        ended = [[step_rows.EndedStep(step, float(took_s[rank]), float(mhz[rank]))] for rank in range(2)]
-    assert any(lowered[:40])
-    assert not any(lowered[60:])
 
 
 def test_a_rank_that_begins_late_keeps_the_default_clock_since_the_others_wait_for_it() -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import least_energy_by_trying_all, options_of, problems, random_profile, small_problems
 
-from pfo_fs.planner import Plan, Planner, Problem, make_pipeline, relaxation
+from pfo_fs.device.simulated.physics import A100
+from pfo_fs.planner import Plan, Planner, Problem, Profile, make_pipeline, relaxation
 from pfo_fs.planner.relaxation import Relaxation
-from pfo_fs.simulator import Cluster, Nuisances, ProfileTruth
+from pfo_fs.simulator import Cluster, ModelTruth, Nuisances
 
 # Where between the fastest and the slowest plan a deadline lies; the ends and a step beyond are asked for often.
 shares = st.one_of(st.sampled_from([0.0, 1.0, 1.5]), st.floats(0, 1))
@@ -65,50 +66,6 @@ def test_no_plan_at_all_is_below_the_lower_bound_of_its_own_iteration_time(probl
     assert plan.energy_j >= bound * (1 - 1e-9)
 
 
-@settings(max_examples=30)
-@given(problems(), shares)
-def test_the_bound_is_the_optimum_of_a_second_formulation_by_another_solver(problem: Problem, share: float) -> None:
-    """Shares of options instead of steps along the hull, beginnings instead of ends, SciPy's interior points."""
-    scipy = pytest.importorskip("scipy.optimize")
-    import numpy as np
-    from scipy.sparse import lil_matrix
-
-    planner = Planner(problem)
-    deadline_s = deadline_of(planner, min(share, 1.0))
-    nodes = len(problem.pipeline.instructions)
-    offsets = np.cumsum([nodes, *(len(choices.times_s) for choices in options_of(problem))])
-    costs = np.concatenate([np.zeros(nodes), *(choices.costs_j for choices in options_of(problem))])
-    rows = lil_matrix((len(problem.pipeline.edges) + nodes, offsets[-1]))
-    limits = []
-
-    def until(row: int, node: int) -> None:
-        rows[row, node] = 1.0
-        for option, seconds in enumerate(options_of(problem)[node].times_s):
-            rows[row, offsets[node] + option] = seconds
-
-    for row, (before, after, delay_s) in enumerate(problem.pipeline.edges):
-        until(row, before)
-        rows[row, after] = -1.0
-        limits.append(-delay_s)
-    for node in range(nodes):
-        until(len(problem.pipeline.edges) + node, node)
-        limits.append(deadline_s)
-    ones = lil_matrix((nodes, offsets[-1]))
-    for node in range(nodes):
-        ones[node, offsets[node] : offsets[node + 1]] = 1.0
-    second = scipy.linprog(
-        costs,
-        A_ub=rows.tocsr(),
-        b_ub=np.array(limits) * (1 + 1e-12),
-        A_eq=ones.tocsr(),
-        b_eq=np.ones(nodes),
-        method="highs-ipm",
-    )
-    assert second.status == 0
-    first = Relaxation(problem.alike).solve(deadline_s, 0.0)
-    assert first.lower_bound_j == pytest.approx(second.fun, rel=1e-6, abs=1e-6)
-
-
 @given(problems(), st.lists(st.floats(0, 10), min_size=1, max_size=5))
 @settings(max_examples=25)
 def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[float]) -> None:
@@ -147,13 +104,15 @@ def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_near
 @given(st.integers(0, 10**9), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
 def test_a_plan_takes_what_the_simulator_makes_of_it(seed: int, schedule: str) -> None:
     pipeline, rng = make_pipeline(schedule, 2, 4), random.Random(seed)
-    problem = Problem(pipeline, random_profile(rng, pipeline, 5), 60.0)
-    clocks = sorted({m.frequency_mhz for rows in problem.profile.measurements.values() for m in rows})
+    truth = ModelTruth(A100, 2)
+    clocks, kinds = truth.clocks_mhz, sorted({(i.stage, i.name) for i in pipeline.instructions})
+    profile = Profile({kind: [truth.measurement(*kind, mhz) for mhz in clocks] for kind in kinds})
+    problem = Problem(pipeline, profile, truth.blocking_power_w)
     plan = Plan(problem, tuple(rng.choice(clocks) for _ in pipeline.instructions), "random", 0.0)
     calm = Nuisances(
         time_jitter=0.0, power_jitter=0.0, warm_up=0.0, switch_s=0.0, delay_s=0.0, overhead_s=0.0, tick_s=0.1
     )
-    cluster = Cluster(pipeline, ProfileTruth(problem.profile, 60.0), calm)
+    cluster = Cluster(pipeline, truth, calm)
     played = cluster.run(cluster.clocks_of([{s.rank: s.frequencies for s in plan.schedules()}]))
     assert plan.iteration_time_s == pytest.approx(played.time_s, rel=1e-9)
     assert plan.energy_j == pytest.approx(played.energy_j, rel=1e-9)

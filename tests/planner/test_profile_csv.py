@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import PlanError
-from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, read_table, table_text
+from pfo_fs.planner.profile_csv import COLUMNS, read_table, table_text
 
 HEADER = ",".join(COLUMNS) + "\n"
 cells = st.one_of(
@@ -38,19 +37,3 @@ def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
 def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, float]]) -> None:
     table = read_table("p.csv", table_text(rows, COLUMNS))
     assert [tuple(row) for row in table.itertuples(index=False)] == rows
-
-
-def test_rows_keep_the_line_numbers_of_the_file() -> None:
-    table = read_table("p.csv", HEADER + "\n0,forward,1410,0.1,20\n\n0,backward,1410,0.1,20\n")
-    assert table.index.tolist() == [3, 5]
-
-
-def test_only_columns_that_no_form_has_are_told() -> None:
-    header = ",".join((*COLUMNS, *MEASURED_COLUMNS))
-    table = read_table("p.csv", f"{header},attention\n0,forward,1410,0.1,20,inf,-1,many,1e300,ring\n")
-    assert (len(table), table.attrs["dropped"]) == (1, ["attention"])
-
-
-def test_a_column_that_is_there_twice_is_named() -> None:
-    with pytest.raises(PlanError, match="column time appears twice"):
-        read_table("p.csv", "stage,instruction,frequency,time,energy,time\n")

@@ -6,13 +6,10 @@ import dataclasses
 import itertools
 import math
 import random
-import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from clock import replace_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import measured_mhz, published, small_problems
@@ -30,7 +27,6 @@ from pfo_fs.planner import (
     one_frequency,
     one_per_stage,
 )
-from pfo_fs.planner.switch_costs import ChangeLimits, SwitchLoad, reason
 
 
 def noisy_profile(
@@ -123,25 +119,6 @@ def test_whatever_changes_cost_a_plan_is_on_time_can_be_made_and_is_not_behind_s
     assert plan.switching
 
 
-@pytest.mark.slow
-@settings(max_examples=15)
-@given(st.integers(0, 10**9), st.sampled_from([1.0, 1.05]))
-def test_the_more_a_change_costs_the_less_a_plan_saves_and_the_fewer_changes_it_has(seed: int, slowdown: float) -> None:
-    problem = problem_of(seed, 0.0)
-    deadline_s = slowdown * all_maximum(problem).iteration_time_s
-    plans = [
-        Planner(dataclasses.replace(problem, switch_costs=costs)).at(deadline=deadline_s)
-        for costs in (
-            SwitchCosts(),
-            SwitchCosts(timing_error_s=0.005),
-            SwitchCosts(timing_error_s=0.05, driver_time_s=0.04),
-        )
-    ]
-    for cheap, dear in pairwise(plans):
-        assert cheap.energy_j <= dear.energy_j * 1.005
-        assert len(dear.changes) <= len(cheap.changes) * 1.1 + 3
-
-
 @pytest.mark.parametrize(
     ("costs", "kept"),
     [
@@ -190,19 +167,6 @@ def test_many_short_instructions_of_a_balanced_pipeline_keep_to_one_clock_for_ea
     assert plan.switching.startswith("one clock for each rank instead of ")
 
 
-@pytest.mark.parametrize(
-    ("load", "limits", "words"),
-    [
-        (SwitchLoad(3), ChangeLimits(limited=True), "3 clock changes: more would keep the driver of a host busier"),
-        (SwitchLoad(1), ChangeLimits(SwitchLoad(1)), "1 clock change: no change was dropped for its cost"),
-        (SwitchLoad(2), ChangeLimits(SwitchLoad(9, too_short=4)), "2 clock changes instead of 9: 4 of those come too"),
-        (SwitchLoad(2), ChangeLimits(), "2 clock changes: more would take more energy than they save"),
-    ],
-)
-def test_what_limits_changes_is_told(load: SwitchLoad, limits: ChangeLimits, words: str) -> None:
-    assert reason(SwitchCosts(driver_time_s=0.04), load, limits).startswith(words)
-
-
 # ---- plans and bounds against all plans of small problems
 
 
@@ -232,32 +196,3 @@ def test_bound_optimum_and_plan_are_in_order_and_the_plan_is_on_time(
     assert plan.lower_bound_j is not None
     assert plan.lower_bound_j <= least_j * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)
     assert plan.energy_j <= least_j * (1 + 3e-2)
-
-
-def pipeline_with_slack(driver_time_s: float = 0.002) -> Problem:
-    """Stages of different size, so that slower clocks on the small ones save energy."""
-    table = {}
-    for stage, size in enumerate((1.0, 0.8, 0.6)):
-        for name, share in (("forward", 1.0), ("backward", 2.0)):
-            table[stage, name] = [
-                Measurement(mhz, 0.05 * size * share * 1400 / mhz, size * share * (5 + 10 * (mhz / 1400) ** 3))
-                for mhz in (1400, 1300, 1200, 1100, 1000)
-            ]
-    return Problem(make_pipeline("1f1b", 3, 6), Profile(table), 60.0, switch_costs=SwitchCosts(driver_time_s))
-
-
-@pytest.mark.parametrize("costs", [SwitchCosts(0.002), SwitchCosts(0.05, 0.01), SwitchCosts(timing_error_s=0.002)])
-def test_a_plan_does_not_depend_on_how_fast_the_machine_is(costs: SwitchCosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = replace(pipeline_with_slack(), switch_costs=costs)
-    deadline_s = all_maximum(problem).iteration_time_s
-    usual = Planner(problem).at(deadline=deadline_s)
-    replace_time(
-        monkeypatch,
-        "pfo_fs.planner",
-        perf_counter=lambda: 100 * time.perf_counter(),
-        monotonic=lambda: 100 * time.monotonic(),
-        time=lambda: 100 * time.time(),
-    )
-    slow = Planner(problem).at(deadline=deadline_s)
-    assert slow.frequencies_mhz == usual.frequencies_mhz
-    assert slow.lower_bound_j == usual.lower_bound_j

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from planner_problems import published
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
-from pfo_fs.planner import Pipeline, make_pipeline
+from pfo_fs.planner import Measurement, Pipeline, Planner, Profile, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, generated_job, summarize
-from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Interval, advise
+from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Curves, Interval, advise
 from pfo_fs.simulator.traces import TracedStages
 
 STEPS = 8
@@ -98,17 +99,48 @@ def test_slower_steps_never_save_less() -> None:
         assert highs == sorted(highs)
 
 
-def test_a_kind_of_gpu_of_which_nothing_is_published_gets_an_interval_that_holds_those_of_all_others() -> None:
+def curves_of(*points: tuple[float, float], held_mhz: int = 1980) -> Curves:
+    """Curves by (time, energy) of the same work, relative; a power limit holds the clock at `held_mhz`."""
+    clocks_mhz = list(range(1980, 830, -30))
+    times_s: Array = 0.1 + 0.9 * 1980 / np.minimum(clocks_mhz, held_mhz)
+    energies_j = 700 * np.interp(times_s, *np.array(points).T)
+    rows = [Measurement(*of) for of in zip(clocks_mhz, times_s / times_s[0], energies_j / times_s[0], strict=True)]
+    return Curves(dict.fromkeys(("forward", "backward"), rows), 120.0)
+
+
+OTHERS = {
+    "A100": curves_of((1.0, 1.0), (1.06, 0.89), (1.2, 0.75), (1.3, 0.74), (2.2, 0.85)),
+    "B300": curves_of((1.0, 1.0), (1.06, 0.9), (1.3, 0.87), (2.2, 0.95)),
+    "RTX PRO 6000": curves_of((1.0, 1.0), (1.06, 0.92), (1.2, 0.84), (1.3, 0.81), (2.2, 0.9)),
+    "H100 at its power limit": curves_of((1.0, 1.0), (1.06, 0.89), (1.2, 0.78), (1.3, 0.74), (2.2, 0.8), held_mhz=1500),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_kind_of_gpu_of_which_nothing_is_published_gets_an_interval_that_holds_what_its_own_curve_gives(
+    kind: str,
+) -> None:
+    """Energies against time as measured on these kinds: an A100's training, others' GEMMs."""
     pipeline = pipeline_of(4)
-    full_s = durations(pipeline)
+    full_s = durations(pipeline)[:1]
     full_s[:, [one.stage == 3 for one in pipeline.instructions]] *= 1.3
-    wide = advise(pipeline, full_s, "NVIDIA H100 80GB HBM3")
-    assert not wide.published
-    for name in ("NVIDIA A100-SXM4-80GB", "NVIDIA A40"):
-        one = advise(pipeline, full_s, name)
-        assert one.published
-        for narrow, whole in zip(saved(one, "plan"), saved(wide, "plan"), strict=True):
-            assert whole.low <= narrow.low <= narrow.high <= whole.high
+    wide, own = advise(pipeline, full_s, "NVIDIA H100 80GB HBM3"), advise(pipeline, full_s, kind, OTHERS[kind])
+    assert (wide.curves, own.curves) == ("unknown", "measured")
+    told, true = saved(wide, "plan")[0], saved(own, "plan")[0].high / 1.25  # without what plans deliver beyond it
+    assert told.low <= true <= told.high
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b+a40_bf16", "bloom+a100_sxm_bf16"])
+def test_curves_that_a_job_has_measured_itself_count(shared_data: Path, name: str) -> None:
+    problem = published(shared_data, 6, name)
+    highest = all_maximum(problem)
+    full_s = np.array(highest.times_s)[None, :, None]
+    plan = Planner(problem).at(deadline=highest.iteration_time_s)
+    curves = Curves.of_profile(problem.profile, problem.blocking_power_w)
+    told = saved(advise(problem.pipeline, full_s, "", curves), "plan")[0]
+    assert told.low <= 1 - plan.energy_j / highest.energy_j <= told.high
+    few = {kind: rows[:4] for kind, rows in problem.profile.measurements.items()}
+    assert Curves.of_profile(Profile(few), 80.0) is None, "four of the highest clocks say little"
 
 
 @pytest.mark.slow

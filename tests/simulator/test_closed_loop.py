@@ -19,7 +19,6 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
 from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.nodes import NodeSettings
-from pfo_fs.simulator.summary import first_place_of
 from pfo_fs.store import bodies
 
 STAGES, MICROBATCHES = 4, 8
@@ -93,18 +92,6 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(planned:
 
 
 @pytest.mark.slow
-def test_on_gpus_that_offer_few_clocks_windows_go_below_the_second_highest_one(tmp_path: Path) -> None:
-    job = generated_job(300219)  # stages of equal length: with all at the third clock, iterations are 18 % longer
-    clocks_mhz = sorted(job.truth.clocks_mhz, reverse=True)
-    play = Play(job.cluster(1), tmp_path, SETTINGS)
-    for _ in play.run(32):
-        pass
-    numbers = play.folder.schedule_numbers()
-    orders = [order for number in numbers for plan in play.schedules_of(number) for order in plan.values()]
-    assert min(mhz for order in orders for _, mhz in order) < clocks_mhz[1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "gpu", "node", "least_saved", "most_late"),
     [
@@ -126,31 +113,6 @@ def test_jobs_of_all_kinds_save_energy_and_lose_no_time(
     summary = summarize(play, list(play.run(450 if gpu is A40 else 300)))
     assert summary.slowdown < most_late
     assert summary.energy_saved > least_saved
-
-
-@pytest.mark.parametrize(
-    ("numbers", "place"), [([3, 3, 5, 5, 7, 7], 2), ([3, 5, 7, 7, 9], 1), ([5, 3, 7], 2), ([7], 0)]
-)
-def test_a_plan_that_comes_back_after_measuring_is_the_same_plan(numbers: list[int], place: int) -> None:
-    plans = {3: "one", 5: "another", 7: "another", 9: "for a straggler"}
-    assert first_place_of(7, numbers, plans) == place
-
-
-@pytest.mark.slow
-def test_a_window_for_measuring_is_not_taken_for_the_plan_however_long_it_was(
-    planned: Planned, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, play, played = planned
-    plan = next(
-        number
-        for number in play.folder.schedule_numbers()[play.first_plan :]
-        if (index := play.folder.read(bodies.IndexBody, number=number)) is not None and index.stays
-    )
-    monkeypatch.setattr(play, "first_plan", 1)  # as if all later windows had come after a plan
-    begun = next(at for at, iteration in enumerate(played) if iteration.number == plan)
-    summary = summarize(play, played[: begun + 2])
-    assert summary.settled_at == played[begun].step
-    assert summary.profiling_steps == begun
 
 
 @pytest.mark.slow
@@ -199,22 +161,6 @@ def test_a_straggler_is_followed_within_five_iterations_and_let_go_within_four(t
     assert during[0].energy_j < 0.98 * blind.energy_j
     slowest_s = 1.2 * max(i.time_s for i in before)
     assert max(i.time_s for i in during) < 1.01 * slowest_s, "no pipeline waits longer than for the straggler"
-
-
-@pytest.mark.slow
-def test_a_straggler_that_comes_while_plans_are_measured_is_let_go_when_it_is_healthy_again(tmp_path: Path) -> None:
-    gpus = Cluster(
-        make_pipeline("1f1b", 2, 4),
-        ModelTruth(A100, 2),
-        pipelines=2,
-        episodes=[Episode(1.2, 60, 85, 1)],
-        seed=2,
-        nodes=KIND,
-    )
-    play = Play(gpus, tmp_path, SETTINGS.model_copy(update={"profile_steps": 5}))
-    played = list(play.run(125))
-    assert "straggler" not in played[-1].status_text
-    assert late(played[-5:]) < 0.01
 
 
 @pytest.mark.slow
@@ -320,13 +266,6 @@ def test_a_stage_that_follows_its_clock_otherwise_than_before_makes_no_iteration
     assert late(since[-10:]) < 0.004
 
 
-@pytest.mark.slow
-def test_small_steps_find_clocks_that_cost_no_time_where_no_rank_waits(tmp_path: Path) -> None:
-    played = list(Play(generated_job(930009).cluster(1), tmp_path, SETTINGS).run(600))
-    assert saved(played[450:]) > 0.05
-    assert late(played) < 0.0025
-
-
 def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_path: Path) -> None:
     play = Play(replace(small(), nuisances=replace(QUIET, switch_s=0.0)), tmp_path, SETTINGS)
     list(play.run(20))
@@ -380,17 +319,6 @@ def test_gpus_whose_clocks_cannot_be_set_are_left_alone_after_one_window(tmp_pat
     status_text = [iteration.status_text for iteration in play.run(40)]
     assert "cannot be set" in status_text[-1]
     assert play.folder.schedule_numbers() in ([0], [0, 1])
-
-
-@pytest.mark.slow
-def test_a_target_that_moves_while_there_is_a_straggler_does_not_keep_its_pace_for_ever(tmp_path: Path) -> None:
-    play = Play(cluster(pipelines=2, episodes=[Episode(1.3, 20, 40, 1)]), tmp_path, SETTINGS)
-    played = []
-    for iteration in play.run(70):
-        played.append(iteration)
-        if iteration.step == 30:
-            play.folder.files.publish(f"{play.folder.path}/schedule.yaml", b"target: {slowdown: 1.02}\n")
-    assert late(played[-5:]) < 0.03
 
 
 @pytest.mark.slow

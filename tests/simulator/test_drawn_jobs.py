@@ -73,22 +73,6 @@ def test_a_slow_worker_is_one_rank_of_one_pipeline_for_good() -> None:
     assert means[slow] == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_burst_makes_one_rank_slower_for_some_iterations() -> None:
-    slow = factors(drawn(bursts=1.0, burst=0.3), 60)[:, :, :] > 1.2
-    iterations = np.flatnonzero(slow.any(axis=(1, 2)))
-    assert 5 <= len(iterations) <= 30
-    assert len(iterations) == iterations[-1] - iterations[0] + 1
-    assert slow.sum() == 10 * len(iterations), "all instructions of one rank"
-
-
-def test_tails_hit_few_instructions_and_drift_hits_all_of_them_slowly() -> None:
-    tails = factors(drawn(tails=0.01, tail=1.0))
-    assert (tails > 1).mean() == pytest.approx(0.01, rel=0.3)
-    drift = factors(drawn(drift=0.05))
-    assert drift.std(axis=(1, 2)).max() < 1e-12
-    assert 0 < np.abs(np.diff(drift[:, 0, 0])).max() < 0.01 < drift.std()
-
-
 JOBS = [generated_job(seed) for seed in range(60)]
 
 

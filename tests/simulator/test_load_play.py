@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
-from pfo_fs.device.simulated.physics import A40, A100, GpuModel
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.errors import PlanError
 from pfo_fs.simulator import Trace, read_trace
 from pfo_fs.simulator.load_play import LoadPlay, LoadSummary, last_stage, loads_of
@@ -45,7 +45,7 @@ def trace(trace_file: Path) -> Trace:
 
 
 def played(trace: Trace, source: str, iterations: int = 60) -> LoadSummary:
-    return LoadPlay(trace, trace.job().cluster(1), loads_of(trace, source, 1), 1).run(iterations)
+    return LoadPlay(trace, trace.job().cluster(1), loads_of(trace, source), 1).run(iterations)
 
 
 @pytest.mark.parametrize("pipeline", [True, False], ids=["pipeline", "last stage alone"])
@@ -59,25 +59,14 @@ def test_loads_that_a_trace_shows_save_energy_at_no_time(trace: Trace, pipeline:
     assert found.balanced > 0.1
 
 
-def test_a_slow_worker_is_no_reason_to_balance_batches(tmp_path: Path) -> None:
-    path = tmp_path / "slow.csv"
-    rows = [
-        f"{step},{dp_rank},0,{name},{micro_batch},{seconds * (1.4 if dp_rank else 1.0)}"
-        for step in range(STEPS)
-        for dp_rank in range(2)
-        for micro_batch in range(MICRO_BATCHES)
-        for name, seconds in (("forward", 0.1), ("backward", 0.2))
-    ]
-    path.write_text("\n".join(["step,dp_rank,stage,instruction,micro_batch,time_s", *rows]) + "\n")
-    assert played(read_trace(path), "trace", 12).balanced == pytest.approx(0.0, abs=1e-9)
-
-
 def test_loads_of_a_file_do_as_well(trace: Trace, trace_file: Path) -> None:
     assert played(trace, str(trace_file)).plan_saved == pytest.approx(played(trace, "trace").plan_saved, abs=0.01)
 
 
-def test_shuffled_loads_save_nothing_and_cost_nothing(trace: Trace) -> None:
-    found = played(trace, "shuffled")
+def test_loads_that_say_nothing_save_nothing_and_cost_nothing(trace: Trace) -> None:
+    loads = loads_of(trace, "trace")
+    np.random.default_rng(1).shuffle(loads.reshape(-1))
+    found = LoadPlay(trace, trace.job().cluster(1), loads, 1).run(60)
     assert found.run_saved == pytest.approx(0.0, abs=1e-9)
     assert found.run_late == pytest.approx(0.0, abs=1e-9)
     assert found.begins_at is None
@@ -88,15 +77,12 @@ def test_a_file_without_a_micro_batch_of_the_trace_is_refused(trace: Trace, tmp_
     path = tmp_path / "loads.csv"
     path.write_text("step,dp_rank,micro_batch,load\n0,0,0,1.0\n")
     with pytest.raises(PlanError, match="no load for"):
-        loads_of(trace, str(path), 0)
+        loads_of(trace, str(path))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("step,dp_rank\n0,0\n", "column micro_batch, load is missing"),
-        ("step,dp_rank,micro_batch,load\n0,0,0,heavy\n", "row 2, column load: 'heavy' is not a number"),
-        ("step,dp_rank,micro_batch,load\n0,0,0,-1\n", "row 2, column load: '-1' is not a number from 0"),
         ("step,dp_rank,micro_batch,load\n0,0,0,inf\n", "row 2, column load: 'inf' is not a number from 0"),
         ("step,dp_rank,micro_batch,load\n0,0,0,1\n\n0,0,0,2\n", "row 4.*'2' is another load of .* that in row 2"),
     ],
@@ -105,7 +91,7 @@ def test_a_file_that_is_no_table_of_loads_is_refused(trace: Trace, tmp_path: Pat
     path = tmp_path / "loads.csv"
     path.write_text(text)
     with pytest.raises(PlanError, match=said):
-        loads_of(trace, str(path), 0)
+        loads_of(trace, str(path))
 
 
 # ---- a data-parallel job whose ranks get unequal sequences
@@ -116,27 +102,16 @@ LONG = {"micro_batches": 2, "context": 131_072, "median": 12_000, "sigma": 1.2}
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_long_contexts_save_much_and_lose_no_more_time_than_is_allowed(seed: int) -> None:
-    summary, _ = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
+    summary = play(drawn_steps(16, **LONG, seed=seed), A100, MODELS["8B"], steps=range(120), seed=seed)
     assert summary.run_saved > 0.1
     assert summary.run_late < 1e-3
     assert summary.plan_saved > summary.run_saved
     assert summary.balanced > 0.1
 
 
-@pytest.mark.parametrize("gpu", [A100, A40], ids=["A100", "A40"])
-def test_what_the_status_says_is_what_was_saved(gpu: GpuModel) -> None:
-    summary, state = play(drawn_steps(16, **LONG, seed=3), gpu, MODELS["8B"], steps=range(120))
-    assert state.saved is not None
-    assert state.saved_error is not None
-    assert abs(state.saved - summary.run_saved) < 2 * state.saved_error < 0.02
-    assert state.late is not None
-    assert state.late_error is not None
-    assert abs(state.late - summary.run_late) < 2 * state.late_error < 0.02
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_equal_work_saves_nothing_and_is_not_called_unequal(noise: float) -> None:
-    summary, _ = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=noise, steps=range(60))
+    summary = play(lambda _: [[[4096] * 8]] * 8, A100, MODELS["8B"], noise=noise, steps=range(60))
     assert abs(summary.run_saved) < 0.01
     assert summary.run_late < 1e-3
     assert summary.balanced < 0.01
@@ -151,12 +126,6 @@ def lengths(tmp_path: Path) -> Path:
     path = tmp_path / "lengths.csv"
     path.write_text("\n".join(rows))
     return path
-
-
-def test_lengths_are_read_by_step_rank_and_micro_batch(lengths: Path) -> None:
-    steps = read_lengths(lengths)
-    assert len(steps) == 12
-    assert steps[0] == [[[3000], [3000]], [[8000], [8000]]]
 
 
 @pytest.mark.parametrize(

@@ -131,30 +131,6 @@ def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
     assert highest_s * 0.999 <= time_s(eight) <= planned_s(work, clocks_mhz) * 1.001
 
 
-def test_between_iterations_the_clock_is_the_default_one() -> None:
-    work = one_rank([0.1] * 4)
-    nodes = nodes_of(PRESETS["A100 node"])
-    for _ in range(3):
-        run(nodes, work, [[900] * 4])
-        assert [gpu.number for gpu in nodes._ranks[0].gpus] == [0]
-
-
-def test_without_a_plan_no_call_is_made() -> None:
-    work = one_rank([0.1] * 4)
-    result = run(nodes_of(PRESETS["H100 node"]), work, [[]])
-    assert result.calls == 0
-    assert time_s(result) == pytest.approx(0.4)
-
-
-def test_an_iteration_keeps_the_order_of_a_pipeline() -> None:
-    work = pipeline([[0.1] * 5, [0.05] * 5, [0.2] * 5])
-    result = run(nodes_of(PRESETS["A100 node"], ranks=3), work, [[900] * 5, [1410] * 5, [1200] * 5], 2)
-    for node, edges in enumerate(work.after):
-        assert all(result.starts_s[later] >= result.ends_s[node] for later, _ in edges)
-    for order in work.orders:
-        assert all(result.starts_s[later] >= result.ends_s[earlier] for earlier, later in pairwise(order))
-
-
 @pytest.mark.parametrize("name", ["A100 node", "H100 node"])
 def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: str) -> None:
     work = one_rank([0.1] * 12)._replace(kinds=[0, 1] * 6)

@@ -44,16 +44,9 @@ def test_after_the_last_step_of_a_trace_steps_are_drawn_by_the_seed(tmp_path: Pa
 
 def test_only_the_first_pipelines_of_a_trace_are_taken_if_fewer_are_asked_for(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "job.csv", trace_rows(pipelines=3))
-    assert read_trace(path, pipelines=2).dp_ranks == [0, 1]
+    assert read_trace(path, pipelines=2, without=[0]).dp_ranks == [1, 2]
     with pytest.raises(PlanError, match="has 3 pipelines, fewer than 4"):
         read_trace(path, pipelines=4)
-
-
-def test_pipelines_that_are_slow_for_good_can_be_left_out(tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "job.csv", trace_rows(pipelines=4, slow_pipeline=1))
-    assert read_trace(path).dp_ranks == [0, 1, 2, 3]
-    healthy = read_trace(path, slow_workers=False)
-    assert (healthy.dp_ranks, healthy.left_out) == ([0, 2, 3], [1])
 
 
 def test_a_step_in_which_an_instruction_is_missing_is_left_out(tmp_path: Path) -> None:
@@ -114,7 +107,6 @@ def test_a_plan_is_judged_by_all_steps_of_the_trace(tmp_path: Path) -> None:
     played = [quiet.run(quiet.clocks_of([{}, {}])) for _ in trace.steps]
     assert summary.full_time_s == pytest.approx(np.mean([each.time_s for each in played]))
     assert summary.worst_step_late >= summary.slowdown
-    assert summary.as_json()["plan_late"] == summary.slowdown
 
 
 def test_the_whole_run_is_compared_with_the_same_jitter_at_the_highest_clocks(tmp_path: Path) -> None:

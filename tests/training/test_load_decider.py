@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clock import replace_time
+from hypothesis import given
+from hypothesis import strategies as st
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device import shared_page
@@ -30,7 +33,9 @@ from pfo_fs.loads.messages import (
     ReachDecider,
     StepBegun,
     clock_of,
+    message_of,
     pack_row,
+    packed,
     proof,
 )
 from pfo_fs.loads.step_rows import EndedStep, Reading, StepRows, make_row
@@ -165,7 +170,7 @@ class Exchanging:
         self._poll.register(theirs, select.EPOLLIN)
         self.exchange = LoadExchange(theirs, self.page.words, self._poll)
         self.changes = 0
-        self.training.send(ReachDecider(rank, [1410, 1200], addresses, TOKEN).packed())
+        self.training.send(packed(ReachDecider(rank, [1410, 1200], addresses, TOKEN)))
 
     def turn(self) -> bool:
         """Answers what has come; returns whether the exchange goes on."""
@@ -198,7 +203,7 @@ def test_clocks_of_steps_come_into_the_page_of_each_rank(
     ranks = [exchanging([("127.0.0.1", decider.port)], rank) for rank in (0, 1)]
     for step in (3, 4):
         for rank in ranks:
-            rank.training.send(begun(step, step, turn=step).packed())
+            rank.training.send(packed(begun(step, step, turn=step)))
 
     def have_come() -> bool:
         return [rank.turn() and decided_step(rank.page.words, 4) for rank in ranks] == [4, 4]
@@ -224,7 +229,7 @@ def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging
 
         thread = threading.Thread(target=serve)
         thread.start()
-        row = begun(7, 7)._replace(load=tuple(map(float, range(4096)))).packed()
+        row = packed(begun(7, 7)._replace(load=tuple(map(float, range(4096)))))
         rank.training.setblocking(False)  # with a time limit, Python waits although MSG_DONTWAIT is given
         while rank.turn():
             with suppress(BlockingIOError, BrokenPipeError):
@@ -275,6 +280,24 @@ def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(
     wait_for(lambda: not rank.turn(), what="the end of the exchange")
     assert b"was not reached" in rank.training.recv(4096)
     assert rank.training.recv(4096) == b"", "training sees that it has ended"
+
+
+NUMBERS = st.floats(-1e12, 1e12)
+
+
+@given(
+    st.integers(-1, 2**40),
+    st.integers(0, 2**40),
+    st.integers(-1, 2**15),
+    st.integers(-1, 60_000),
+    st.lists(NUMBERS, max_size=9),
+    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
+)
+def test_what_training_tells_arrives_as_it_was(
+    posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
+) -> None:
+    told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
+    assert message_of(packed(told), StepBegun) == told
 
 
 def decided_step(words: memoryview, step: int) -> int:
