@@ -44,7 +44,7 @@ def status(
 
     state = collect_status(open_directory(the_directory(shared_dir), in_use=True))
     if json_:
-        print_json(state)
+        print_json(state.model_dump(mode="json"))
         return
     # A pipe gets one record per line, however long.
     out.print(render(state, verbose), soft_wrap=not out.is_terminal)

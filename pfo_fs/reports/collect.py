@@ -130,13 +130,20 @@ class JobState:
     unreadable: list[str] = field(default_factory=list)
 
     @property
+    def word(self) -> str:
+        """The state: `waiting`, `running`, `broken` or `ended`."""
+        if self.end is not None:
+            return "ended"
+        if self.job.coordination == "none":
+            return "running"
+        return self.current.state if self.current is not None else "waiting"
+
+    @property
     def text(self) -> str:
         """The state in a word or two: how the job ended, or what its coordinator says."""
         if self.end is not None:
             return end_text(self.end)
-        if self.folder.is_archived:
-            return "archived"
-        return self.current.state if self.current is not None else "waiting"
+        return "archived" if self.folder.is_archived else self.word
 
     @property
     def loads(self) -> LoadsKnown | None:

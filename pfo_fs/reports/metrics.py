@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pfo_fs
 from pfo_fs.coordination import read_site_policy
@@ -22,7 +22,7 @@ from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
 from pfo_fs.models import PlanInputs
 from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.directory import owner_of
-from pfo_fs.reports.status import describe_job
+from pfo_fs.reports.status import JobStatus, describe_job
 from pfo_fs.store import JobFolder, SharedDirectory, layout
 
 if TYPE_CHECKING:
@@ -40,31 +40,28 @@ MOST_JOBS = 200
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
 _JOB_GAUGES = {
-    "step": ("step", "Last optimizer step that a rank has reported."),
-    "ranks": ("world_size", "Number of ranks of the job."),
-    "ranks_registered": ("ranks_registered", "Number of ranks that have registered."),
-    "iteration_seconds": ("iter_time_s", "Time of an iteration of the slowest rank, as last reported."),
-    "iteration_joules": ("iter_energy_j", "Energy of all GPUs of the job in an iteration, as last reported."),
-    "energy_saved_ratio": ("saved", "Energy saved by the clocks in force, against max clocks."),
-    "more_time_ratio": ("slower", "Time that they take more than max clocks, relative."),
-    "energy_saved_error_ratio": ("saved_error", "Two standard errors of the energy saved."),
-    "more_time_error_ratio": ("slower_error", "Two standard errors of the time."),
-    "off_target_ratio": ("off_target", "Time, or power if that is the target, above the job's target, relative."),
-    "schedule_number": ("schedule", "Number of the schedule in force; its change means that a schedule was published."),
-    "settled": ("converged", "1 if the scheduler has measured the schedule in force, and keeps it."),
-    "slow_pipelines": ("slow_pipelines", "Number of pipelines that the others wait for."),
-    "undo_owed": ("undo_owed", "Clocks and power limits that the driver has not put back yet."),
-    "undo_failures": ("undo_failures", "Attempts to put clocks and power limits back that have failed so far."),
-    "loads_explain_ratio": ("explained", "Share of what varies between ranks that their loads explain (LoadClocks)."),
-    "loads_joules": ("energy_j", "Energy of all GPUs in all steps of a job with clocks from loads."),
-    "loads_control_steps": (
-        "controls",
-        "Number of steps at max clocks, drawn by chance, against which the next four are measured.",
-    ),
-    "off": ("off", "1 if the job, or every job, is switched off: it runs at default clocks."),
-    "problem": ("is_wrong", "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text."),
+    "step": "Last optimizer step that a rank has reported.",
+    "ranks": "Number of ranks of the job.",
+    "ranks_registered": "Number of ranks that have registered.",
+    "iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
+    "iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
+    "joules": "Energy of all GPUs so far; without LoadClocks as if all iterations had taken that of the last one.",
+    "energy_saved_ratio": "Energy saved by the clocks in force, against max clocks.",
+    "more_time_ratio": "Time that they take more than max clocks, relative.",
+    "energy_saved_error_ratio": "Two standard errors of the energy saved.",
+    "more_time_error_ratio": "Two standard errors of the time.",
+    "off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
+    "schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
+    "settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
+    "slow_pipelines": "Number of pipelines that the others wait for.",
+    "undo_owed": "Clocks and power limits that the driver has not put back yet.",
+    "undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
+    "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
+    "loads_control_steps": "Number of steps at max clocks, drawn by chance, against which the others are measured.",
+    "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
+    "problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
 }
-"""What is told of a job: the key in `_job`, and what it means; the metric's name begins with `pfo_fs_job_`."""
+"""What is told of a job, as `_figures_of` returns it; the metric's name begins with `pfo_fs_job_`."""
 
 
 class JobFigures(NamedTuple):
@@ -149,11 +146,11 @@ class FigureReader:
     def _add_energies(self, figures: Figures) -> None:
         counted: dict[str, tuple[float, float]] = {}
         for job in figures.jobs:
-            now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("loads_joules", 0.0)
+            now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("joules", 0.0)
             iterations, energy_j = (
                 max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
             )
-            if "loads_joules" not in job.figures:
+            if "loads_control_steps" not in job.figures:
                 energy_j = iterations * job.figures.get("iteration_joules", 0.0)
             saved = job.figures.get("energy_saved_ratio")
             figures.energy_j += energy_j
@@ -165,18 +162,38 @@ class FigureReader:
 
 
 def _job(folder: JobFolder) -> JobFigures:
-    told, state = describe_job(folder)
-    model, current = (state.model, state.current) if state is not None else (None, None)
+    job = describe_job(folder)
+    figures = {name: float(value) for name, value in _figures_of(job).items() if value is not None}
+    return JobFigures(plain_text(folder.job_id), owner_of(folder), job.state, figures)
+
+
+def _figures_of(job: JobStatus) -> dict[str, float | None]:
+    """Returns the figures of a job by the names of `_JOB_GAUGES`; None: not known."""
+    verdict, current, loads = job.verdict, job.current, job.loads
     inputs = current.source.plan_inputs if current is not None and current.source is not None else PlanInputs()
-    values: dict[str, Any] = {"step": -1, "converged": False, **told, "energy_j": None, **(told.get("loads") or {})}
-    for name in ("saved", "slower"):
-        values[name] = told.get(name)
-        values[f"{name}_error"] = None if values[name] is None else told[f"{name}_error"]
-    values["off_target"] = model and model.off_target
-    values["slow_pipelines"] = len(inputs.slow_pipelines) + (inputs.straggler is not None)
-    values["is_wrong"] = any(told.get(key) for key in ("problem", "yaml_problem", "last_error", "harm"))
-    figures = {name: float(values[key]) for name, (key, _) in _JOB_GAUGES.items() if values.get(key) is not None}
-    return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)
+    problems = job.problem, job.last_error, verdict.harm, current and current.yaml_problem
+    return {
+        "step": job.step,
+        "ranks": job.job and job.job.job_info.world_size,
+        "ranks_registered": job.ranks_registered,
+        "iteration_seconds": job.iter_time_s,
+        "iteration_joules": job.iter_energy_j,
+        "joules": job.energy_j,
+        "energy_saved_ratio": verdict.saved,
+        "more_time_ratio": verdict.slower,
+        "energy_saved_error_ratio": None if verdict.saved is None else verdict.saved_error,
+        "more_time_error_ratio": None if verdict.slower is None else verdict.slower_error,
+        "off_target_ratio": job.model and job.model.off_target,
+        "schedule_number": current.number if current is not None and current.number >= 0 else None,
+        "settled": current is not None and current.converged,
+        "slow_pipelines": len(inputs.slow_pipelines) + (inputs.straggler is not None),
+        "undo_owed": job.undo_owed,
+        "undo_failures": job.undo_failures,
+        "loads_explain_ratio": loads and loads.explained,
+        "loads_control_steps": loads and loads.controls,
+        "off": job.off,
+        "problem": any(problems),
+    }
 
 
 def registry_of(figures: Figures) -> CollectorRegistry:
@@ -226,7 +243,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
-    for name, (_, text) in _JOB_GAUGES.items():
+    for name, text in _JOB_GAUGES.items():
         family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
         for job in figures.jobs:
             if name in job.figures:

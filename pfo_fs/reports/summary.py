@@ -15,7 +15,6 @@ from pfo_fs.reports.wording import (
     percent,
     seconds_text,
     signed_percent,
-    switching_of,
     switching_text,
     term_text,
     with_error,
@@ -162,9 +161,7 @@ def messages(data: JobData) -> list[tuple[str, str, str]]:
         rows += [(state, "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
         if current.source is None or current.source.kind == "scheduler":  # its figures are of its own plan
             rows.append(("info", "scheduler", current.status_text))
-    switching = switching_of(data.progress)
-    if switching:
-        rows.append(("info", "clocks", switching_text(switching)))
+    rows.append(("info", "clocks", switching_text(data.progress)))
     if data.end is not None:
         rows.append(("info", f"ended: {data.text}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from pfo_fs.reports.collect import JobData, JobState, collect_job
 from pfo_fs.store import bodies
@@ -13,7 +13,8 @@ _LEAST_SLOWER = 0.001
 """Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict:
     """Figures against default clocks, relative, with two standard errors; None: not known.
 
     `allowed` is how much slower the target lets the job be. `by` decides the clocks: `scheduler`, `yaml`, `loads`.
@@ -84,7 +85,7 @@ def verdict_of(state: JobState) -> Verdict:
     source = state.current.source if state.current is not None and state.current.number >= 0 else None
     model, loads, allowed = state.model, state.loads, allowed_slowdown(state.model)
     if source is not None and source.kind == "yaml":
-        return _by_hand(state)._replace(allowed=allowed, by="yaml")
+        return replace(_by_hand(state), allowed=allowed, by="yaml")
     if loads is not None:
         return Verdict(
             loads.saved, 2 * (loads.saved_error or 0.0), loads.late, 2 * (loads.late_error or 0.0), by="loads"
