@@ -174,7 +174,7 @@ def _figures_of(job: JobStatus) -> dict[str, float | None]:
     problems = job.problem, job.last_error, verdict.harm, current and current.yaml_problem
     return {
         "step": job.step,
-        "ranks": job.job and job.job.job_info.world_size,
+        "ranks": None if job.job is None else job.job.job_info.world_size,
         "ranks_registered": job.ranks_registered,
         "iteration_seconds": job.iter_time_s,
         "iteration_joules": job.iter_energy_j,
@@ -183,14 +183,14 @@ def _figures_of(job: JobStatus) -> dict[str, float | None]:
         "more_time_ratio": verdict.slower,
         "energy_saved_error_ratio": None if verdict.saved is None else verdict.saved_error,
         "more_time_error_ratio": None if verdict.slower is None else verdict.slower_error,
-        "off_target_ratio": job.model and job.model.off_target,
+        "off_target_ratio": None if job.model is None else job.model.off_target,
         "schedule_number": current.number if current is not None and current.number >= 0 else None,
         "settled": current is not None and current.converged,
         "slow_pipelines": len(inputs.slow_pipelines) + (inputs.straggler is not None),
         "undo_owed": job.undo_owed,
         "undo_failures": job.undo_failures,
-        "loads_explain_ratio": loads and loads.explained,
-        "loads_control_steps": loads and loads.controls,
+        "loads_explain_ratio": None if loads is None else loads.explained,
+        "loads_control_steps": None if loads is None else loads.controls,
         "off": job.off,
         "problem": any(problems),
     }

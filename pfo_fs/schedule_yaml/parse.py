@@ -99,8 +99,14 @@ class _DocumentReader:
                 example = "{slowdown: 1.2, pipeline: 3}"
                 document = replace(document, straggler=self._read_request(Straggler, key, example, value))
             seen.setdefault(key, line)
-        for key in {"turns", "until"} & seen.keys() if seen.keys().isdisjoint(("all", "stages", "ranks")) else ():
+        has_clocks = not seen.keys().isdisjoint(("all", "stages", "ranks"))
+        for key in {"turns", "until"} & seen.keys() if not has_clocks else ():
             self.problems.append(Problem(seen[key], f"{key} needs clocks; set some by all, stages or ranks, too"))
+        for key in {"target", "straggler"} & seen.keys() if has_clocks and "until" not in seen else ():
+            reason = (
+                f"{key} is for the scheduler, and does nothing while this file sets the clocks; leave one of them out"
+            )
+            self.problems.append(Problem(seen[key], reason))
         return document
 
     def _read_turns(self, node: yaml.Node) -> tuple[int, ...]:
