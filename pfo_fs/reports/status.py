@@ -88,7 +88,7 @@ class DaemonStatus(bodies.DaemonBody):
 class DirectoryStatus(BaseModel):
     """The daemon of a directory and its jobs: those that run and some that have ended, the newest first.
 
-    `off_about` says who has switched all jobs off; None if nobody has. `folders_without_job` counts those of the
+    `off_about` says who has switched all jobs off; None: they are not. `folders_without_job` counts those of the
     folders read that hold no job, and `jobs_not_shown` all other jobs and folders.
     """
 
