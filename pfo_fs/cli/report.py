@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _JOB_OR_ALL = f"{JOB_HELP} Without it, or with only the directory: a table of all jobs, with kWh by user and day."
-_TRACE = "The CSV file to write; compressed if its name ends in .gz."
 
 
 def status(
@@ -139,7 +138,7 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, Option("--output", "-o", help=_TRACE)] = Path("trace.csv"),
+    output: Annotated[Path, Option("--output", "-o", help="The CSV file to write.")] = Path("trace.csv"),
     json_: JsonFlag = False,
 ) -> None:
     """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""

@@ -39,33 +39,10 @@ MOST_JOBS = 200
 
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
-_JOB_GAUGES = {
-    "step": "Last optimizer step that a rank has reported.",
-    "ranks": "Number of ranks of the job.",
-    "ranks_registered": "Number of ranks that have registered.",
-    "iteration_seconds": "Time of an iteration of the slowest rank, as last reported.",
-    "iteration_joules": "Energy of all GPUs of the job in an iteration, as last reported.",
-    "joules": "Energy of all GPUs so far; without LoadClocks as if all iterations had taken that of the last one.",
-    "energy_saved_ratio": "Energy saved by the clocks in force, against max clocks.",
-    "more_time_ratio": "Time that they take more than max clocks, relative.",
-    "energy_saved_error_ratio": "Two standard errors of the energy saved.",
-    "more_time_error_ratio": "Two standard errors of the time.",
-    "off_target_ratio": "Time, or power if that is the target, above the job's target, relative.",
-    "schedule_number": "Number of the schedule in force; its change means that a schedule was published.",
-    "settled": "1 if the scheduler has measured the schedule in force, and keeps it.",
-    "slow_pipelines": "Number of pipelines that the others wait for.",
-    "undo_owed": "Clocks and power limits that the driver has not put back yet.",
-    "undo_failures": "Attempts to put clocks and power limits back that have failed so far.",
-    "loads_explain_ratio": "Share of what varies between ranks that their loads explain (LoadClocks).",
-    "loads_control_steps": "Number of steps at max clocks, drawn by chance, against which the others are measured.",
-    "off": "1 if the job, or every job, is switched off: it runs at default clocks.",
-    "problem": "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.",
-}
-"""What is told of a job, as `_figures_of` returns it; the metric's name begins with `pfo_fs_job_`."""
 
 
 class JobFigures(NamedTuple):
-    """One running job: its labels, and its figures, with the names of `_JOB_GAUGES`."""
+    """One running job: its labels, and its figures, with the names of `_gauges`."""
 
     job_id: str
     user: str
@@ -163,36 +140,49 @@ class FigureReader:
 
 def _job(folder: JobFolder) -> JobFigures:
     job = describe_job(folder)
-    figures = {name: float(value) for name, value in _figures_of(job).items() if value is not None}
+    figures = {name: float(value) for name, (_, value) in _gauges(job).items() if value is not None}
     return JobFigures(plain_text(folder.job_id), owner_of(folder), job.state, figures)
 
 
-def _figures_of(job: JobStatus) -> dict[str, float | None]:
-    """Returns the figures of a job by the names of `_JOB_GAUGES`; None: not known."""
+def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
+    """Returns what is told of a job: meaning and value, None if not known. Metrics' names begin with `pfo_fs_job_`."""
     verdict, current, loads = job.verdict, job.current, job.loads
     inputs = current.source.plan_inputs if current is not None and current.source is not None else PlanInputs()
-    problems = job.problem, job.last_error, verdict.harm, current and current.yaml_problem
+    slow = len(inputs.slow_pipelines) + (inputs.straggler is not None)
+    number = current.number if current is not None and current.number >= 0 else None
+    settled = current is not None and current.converged
+    saved_error = None if verdict.saved is None else verdict.saved_error
+    slower_error = None if verdict.slower is None else verdict.slower_error
+    off_target = None if job.model is None else job.model.off_target
+    explained, controls = (None, None) if loads is None else (loads.explained, loads.controls)
+    is_wrong = any((job.problem, job.last_error, verdict.harm, current and current.yaml_problem))
     return {
-        "step": job.step,
-        "ranks": None if job.job is None else job.job.job_info.world_size,
-        "ranks_registered": job.ranks_registered,
-        "iteration_seconds": job.iter_time_s,
-        "iteration_joules": job.iter_energy_j,
-        "joules": job.energy_j,
-        "energy_saved_ratio": verdict.saved,
-        "more_time_ratio": verdict.slower,
-        "energy_saved_error_ratio": None if verdict.saved is None else verdict.saved_error,
-        "more_time_error_ratio": None if verdict.slower is None else verdict.slower_error,
-        "off_target_ratio": None if job.model is None else job.model.off_target,
-        "schedule_number": current.number if current is not None and current.number >= 0 else None,
-        "settled": current is not None and current.converged,
-        "slow_pipelines": len(inputs.slow_pipelines) + (inputs.straggler is not None),
-        "undo_owed": job.undo_owed,
-        "undo_failures": job.undo_failures,
-        "loads_explain_ratio": None if loads is None else loads.explained,
-        "loads_control_steps": None if loads is None else loads.controls,
-        "off": job.off,
-        "problem": any(problems),
+        "step": ("Last optimizer step that a rank has reported.", job.step),
+        "ranks": ("Number of ranks of the job.", job.job.job_info.world_size if job.job is not None else None),
+        "ranks_registered": ("Number of ranks that have registered.", job.ranks_registered),
+        "iteration_seconds": ("Time of an iteration of the slowest rank, as last reported.", job.iter_time_s),
+        "iteration_joules": ("Energy of all GPUs of the job in an iteration, as last reported.", job.iter_energy_j),
+        "joules": (
+            "Energy of all GPUs in all steps; without LoadClocks, as if each took the last one's.",
+            job.energy_j,
+        ),
+        "energy_saved_ratio": ("Energy saved by the clocks in force, against max clocks.", verdict.saved),
+        "more_time_ratio": ("Time that they take more than max clocks, relative.", verdict.slower),
+        "energy_saved_error_ratio": ("Two standard errors of the energy saved.", saved_error),
+        "more_time_error_ratio": ("Two standard errors of the time.", slower_error),
+        "off_target_ratio": ("Time, or power if that is the target, above the job's target, relative.", off_target),
+        "schedule_number": ("Number of the schedule in force; it changes when a schedule is published.", number),
+        "settled": ("1 if the scheduler has measured the schedule in force, and keeps it.", settled),
+        "slow_pipelines": ("Number of pipelines that the others wait for.", slow),
+        "undo_owed": ("Clocks and power limits that the driver has not put back yet.", job.undo_owed),
+        "undo_failures": ("Attempts to put clocks and power limits back that have failed so far.", job.undo_failures),
+        "loads_explain_ratio": ("Share of what varies between ranks that loads explain (LoadClocks).", explained),
+        "loads_control_steps": (
+            "Steps at max clocks, drawn by chance, against which the others are measured.",
+            controls,
+        ),
+        "off": ("1 if the job, or every job, is switched off: it runs at default clocks.", job.off),
+        "problem": ("1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.", is_wrong),
     }
 
 
@@ -243,7 +233,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
-    for name, text in _JOB_GAUGES.items():
+    for name, (text, _) in _gauges(JobStatus(job_id="", off=False)).items():
         family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
         for job in figures.jobs:
             if name in job.figures:

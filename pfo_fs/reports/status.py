@@ -13,7 +13,7 @@ from rich.text import Text
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.reports.collect import JobState, Quietly, read_state
+from pfo_fs.reports.collect import Quietly, read_state
 from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
 from pfo_fs.reports.wording import energy_text, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
@@ -174,47 +174,44 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobStatus:
     """Reads the state of one job; what is switched off in the directory is read unless it is given."""
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
-    known = JobStatus(job_id=folder.job_id, off=switched.covers(folder.job_id))
+    off = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
-        number = state.current.number if state.current is not None else -1
+        ranks, loads = sorted(state.progress, key=lambda rank: rank.rank), state.loads
+        energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
+        iter_energy_j = sum(energies) if energies and len(energies) == state.job.job_info.world_size else None
+        ways = Counter(rank.clock_backend for rank in ranks if rank.clock_backend)
+        step, number = max((rank.step for rank in ranks), default=-1), state.current.number if state.current else -1
         index = None if number < 0 else _quietly(folder.read, bodies.IndexBody, number=number)
-        step = max((rank.step for rank in state.progress), default=-1)
-        return known.model_copy(
-            update={
-                **_of_ranks(state, step),
-                **{name: getattr(state, name) for name in ("job", "claim", "current", "model", "end", "loads")},
-                "verdict": verdict_of(state),
-                "term": term_text(index, step) if index is not None else "",
-                "ranks_registered": len(folder.numbers(bodies.RanksBody)),
-            }
+        return JobStatus(
+            job_id=folder.job_id,
+            off=off,
+            state=state.word,
+            problem=next(iter(state.unreadable), ""),
+            job=state.job,
+            claim=state.claim,
+            current=state.current,
+            model=state.model,
+            end=state.end,
+            loads=loads,
+            end_text=state.text if state.end is not None else "",
+            term=term_text(index, step) if index is not None else "",
+            ranks=ranks,
+            ranks_registered=len(folder.numbers(bodies.RanksBody)),
+            held_ranks=[rank.rank for rank in ranks if rank.held],
+            step=step,
+            iter_time_s=max((rank.iter_time for rank in ranks if rank.iter_time is not None), default=None),
+            iter_energy_j=iter_energy_j,
+            energy_j=(loads and loads.energy_j) or (iter_energy_j and iter_energy_j * (step + 1)),
+            clocks_mhz=sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
+            clock_backends=dict(sorted(ways.items())),
+            undo_owed=sum(rank.undo_owed for rank in ranks),
+            undo_failures=sum(rank.undo_failures for rank in ranks),
+            last_error=next((r.error for r in sorted(ranks, key=lambda rank: not rank.undo_owed) if r.error), ""),
+            verdict=verdict_of(state),
         )
     except (RecordError, StoreError) as error:
-        return known.model_copy(update={"problem": str(error.args[-1])})
-
-
-def _of_ranks(state: JobState, step: int) -> dict[str, object]:
-    """What follows from the progress of all ranks."""
-    ranks, loads = sorted(state.progress, key=lambda rank: rank.rank), state.loads
-    energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
-    iter_energy_j = sum(energies) if energies and len(energies) == state.job.job_info.world_size else None
-    ways = Counter(rank.clock_backend for rank in ranks if rank.clock_backend)
-    return {
-        "state": state.word,
-        "problem": next(iter(state.unreadable), ""),
-        "end_text": state.text if state.end is not None else "",
-        "ranks": ranks,
-        "held_ranks": [rank.rank for rank in ranks if rank.held],
-        "step": step,
-        "iter_time_s": max((rank.iter_time for rank in ranks if rank.iter_time is not None), default=None),
-        "iter_energy_j": iter_energy_j,
-        "energy_j": (loads and loads.energy_j) or (iter_energy_j and iter_energy_j * (step + 1)),
-        "clocks_mhz": sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
-        "clock_backends": dict(sorted(ways.items())),
-        "undo_owed": sum(rank.undo_owed for rank in ranks),
-        "undo_failures": sum(rank.undo_failures for rank in ranks),
-        "last_error": next((r.error for r in sorted(ranks, key=lambda rank: not rank.undo_owed) if r.error), ""),
-    }
+        return JobStatus(job_id=folder.job_id, off=off, problem=str(error.args[-1]))
 
 
 _HEADS = ["state", "saved", "slower", "clocks now", "energy so far", "job"]

@@ -1,20 +1,4 @@
-"""`schedule.yaml`: schedules that a user writes.
-
-    # Everything is optional; ranks win over stages, stages over all. 0 or not mentioned: the clock is left alone.
-    all: 1200                                 # a clock in MHz for all instructions of all ranks
-    stages:
-      0: 1410                                 # for all of this stage
-      1-3: {forward: 1200, backward: 1110}    # one clock per instruction; 1-3 are stages 1, 2 and 3
-      "4,6":                                  # instruction by instruction, runs on one line
-        - forward 885 x7
-        - backward 870, forward 885 x4        # the group, four times
-        - backward 870 x8
-    ranks:
-      5: 1305
-    turns: [1, 2, 3, 0]                       # who follows it, step by step: 1, 2 a half of the ranks, 3 all, 0 none
-    until: 500                                # the first step without it: the schedule before it is in force then
-    target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
-    straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
+"""`schedule.yaml`: schedules that a user writes, as docs/planning.md describes.
 
 `target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to it.
 

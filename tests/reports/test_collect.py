@@ -104,8 +104,8 @@ def test_a_simulated_job_writes_the_durations_of_the_trace_that_it_has_replayed(
     play = Play(replayed.job().cluster(), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
     for _ in play.run(20):
         pass
-    counts = write_trace(collect_job(play.folder), tmp_path / "out.csv.gz")
-    written = read_trace(tmp_path / "out.csv.gz")
+    counts = write_trace(collect_job(play.folder), tmp_path / "out.csv")
+    written = read_trace(tmp_path / "out.csv")
     assert written.dp_ranks == [0, 1]
     assert len(written.steps) == counts["steps"] >= 5
     for kind, length_s in written.lengths_s.items():
