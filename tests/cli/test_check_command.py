@@ -13,7 +13,6 @@ import pytest
 from clock import replace_time
 from commands import pfo_fs
 from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
-from pydantic import ValidationError
 from simulated_jobs import converged
 
 from pfo_fs.device.simulated.physics import A100, node_physics
@@ -192,21 +191,6 @@ def test_another_daemon_goes_on_with_a_check_that_has_begun(tmp_path: Path) -> N
     assert done.returncode == 1, done
     assert figures(done)["schedule"] == before.number + 1 == current_of(play.folder).number
     assert current_of(play.folder).source == before.source
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"not a record", b"\x00" * 300_000])
-def test_a_request_that_is_not_valid_changes_nothing(tmp_path: Path, content: bytes) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    before = current_of(play.folder)
-    play.folder.files.publish(f"{play.folder.path}/{layout.CHECK}", content)
-    list(play.run(4))
-    assert current_of(play.folder) == before
-
-
-@pytest.mark.parametrize("wrong", [{"nonce": ""}, {"block": 0}, {"block": 257}, {"steps": 3}, {"steps": 2049}])
-def test_a_request_has_limits(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        bodies.CheckBody.model_validate({"nonce": "0123456789abcdef", "block": 1, "steps": 96} | wrong)
 
 
 def test_a_request_is_carried_out_once_though_its_file_stays(tmp_path: Path) -> None:
