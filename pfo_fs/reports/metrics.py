@@ -52,25 +52,19 @@ class JobFigures(NamedTuple):
 
 @dataclass
 class Figures:
-    """What was read from a shared directory; energies in J.
+    """What was read from a shared directory within `read_s` seconds, by a daemon that `leads` or stands by.
 
     Attributes:
-        leads: Whether the daemon that reads is the leader.
-        read_s: Time that this took, in s.
         site_problem: What is wrong with `site.yaml`; empty if nothing is.
-        free: Free bytes and free inodes of its file system; empty if not known.
-        states: Number of running jobs by state.
-        jobs: The running jobs; empty for a daemon that stands by.
-        energy_j: Energy of all GPUs since the daemon has begun to lead, by the iterations that were reported.
-        saved_j: Energy saved in the iterations that took less than at max clocks, by what was measured.
-        added_j: Energy that the other iterations took more than at max clocks.
+        jobs: The running jobs, and their number by state; empty for a daemon that stands by.
+        energy_j: Energy of all GPUs since the daemon has begun to lead, in J, by the iterations that were reported.
+        saved_j, added_j: What some iterations took less than at max clocks, and others more, by what was measured.
     """
 
     leads: bool
     reachable: bool = False
     read_s: float = 0.0
     site_problem: str = ""
-    free: dict[str, int] = field(default_factory=dict)
     states: Counter[str] = field(default_factory=Counter)
     jobs: list[JobFigures] = field(default_factory=list)
     energy_j: float = 0.0
@@ -95,8 +89,6 @@ class FigureReader:
         """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
         figures, began = self._last.without_answer(leads), time.monotonic()
         try:
-            about = os.statvfs(self._shared.files.root)
-            figures.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
             figures.site_problem = read_site_policy(self._shared).problem
             ids = self._shared.newest_job_ids() if leads else []
             for job_id in ids:
@@ -215,8 +207,6 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     )
     site.add_metric([figures.site_problem], bool(figures.site_problem))
     yield site
-    for what, free in figures.free.items():
-        yield gauge(f"pfo_fs_directory_free_{what}", f"Free {what} of its file system.", free)
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
     counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
     yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)

@@ -19,17 +19,15 @@ ABRUPT = "ended without closing the optimizer"
 """Part of the message about a job whose training process was gone without a word: killed, or crashed."""
 
 
-def signed_percent(share: float, digits: int = 1) -> str:
-    """Returns a relative change as text: 0.0302 is "+3.0 %"; what rounds to zero never has a minus."""
+def signed_percent(share: float, digits: int = 1, error: float | None = None) -> str:
+    """Returns a relative change as text, with its error if that is given: 0.0302 and 0.004 are "+3.0 % ± 0.4".
+
+    What rounds to zero never has a minus.
+    """
     text = f"{share * 100:+.{digits}f}"
     if not text.strip("+-0."):
         text = f"+{text[1:]}"
-    return f"{text.replace('-', '−')} %"
-
-
-def with_error(text: str, error: float | None, digits: int = 1) -> str:
-    """Returns a figure with its relative error: "−3.0 %" and 0.004 are "−3.0 % ± 0.4"; without one, only the
-    figure."""
+    text = f"{text.replace('-', '−')} %"
     return text if error is None else f"{text} ± {max(100 * error, 10.0**-digits):.{digits}f}"
 
 
