@@ -68,6 +68,7 @@ power-limit none.json --selector max-slowdown           2 needs --factor
 doctor --peer 2                                         2 name the directory
 doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
+plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
 simulate --gpu H100                                     2 'a100', 'a40'
 demo --slowdown 3                                       2 give 1.03
 """
