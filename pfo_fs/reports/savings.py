@@ -48,12 +48,12 @@ class Savings:
     change_errors: tuple[float | None, float | None] = (None, None)
 
 
-def savings_of(data: JobData) -> Savings:
+def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     """Returns what the schedule in force saves.
 
     Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
     the work of the measured iterations at max clocks. Otherwise means are compared, of steps without a turn or of two
-    windows, unless iterations differ in work: then there is no baseline.
+    windows, unless iterations differ in work: then there is no baseline, except with `any_work`.
     """
     window = data.in_force
     alike = [other for other in data.windows if window is not None and other.is_like(window)]
@@ -67,7 +67,7 @@ def savings_of(data: JobData) -> Savings:
         baseline: Figures | None = measured  # any difference from an earlier window is an error of the energy counters
     elif (baseline := _same_work(data, measured)) is not None:
         scatter = []  # the errors of this baseline are those of the comparison
-    elif not work_differs:
+    elif any_work or not work_differs:
         baseline = without or _baseline(data)
     if baseline is None:
         return Savings(measured, None, work_differs)

@@ -287,7 +287,7 @@ def _about(job: JobStatus, verbose: bool) -> list[Text]:
         lines.append(Text(f"  {text}", style="bold red"))
     refused = f"schedule.yaml refused: {current.yaml_problem}" if current is not None and current.yaml_problem else ""
     said = (job.end and job.end.message) or (current.message if current is not None else "")
-    texts = dict.fromkeys(filter(None, (job.problem, said, refused, job.last_error)))
+    texts = dict.fromkeys(filter(None, (job.problem, said, refused, job.last_error, job.loads and job.loads.problem)))
     texts.pop(job.end.reason if job.end is not None else "", None)
     lines.extend(Text(f"  {text}", style="red" if job.state == "broken" else "yellow") for text in texts)
     return lines

@@ -23,7 +23,7 @@ from pfo_fs.reports.wording import (
 def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float] | None = None) -> dict[str, object]:
     """Returns savings against max clocks, of an iteration and of the whole job; `rates`: {"{} kg CO2": 0.38}."""
     loads, verdict = data.loads, verdict_of(data)
-    if loads is not None:
+    if loads is not None and verdict.by == "loads":
         title, lead, missing = "Clocks from loads, against max clocks", loads.text, ""
         cards = _load_cards(loads, verdict)
     else:
@@ -141,6 +141,7 @@ def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
 def messages(data: JobData) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     rows = [("warn", "slower", verdict_of(data).harm), ("warn", "marks", nothing_marked(data))]
+    rows.append(("warn", "clocks from loads", data.loads.problem if data.loads is not None else ""))
     current = data.current
     if current is not None:
         state = "warn" if data.end is None or current.state == "broken" else "info"

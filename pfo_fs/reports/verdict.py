@@ -14,6 +14,8 @@ MUCH_SLOWER = 0.01
 """Relative: people notice so much. `harm` adds what the target allows; the red of `status` and of cards does not."""
 _MOST_PIPELINES = 16
 """Pipelines with clocks by hand are looked at up to this number."""
+_OF_LOADS = 0.06
+"""Relative: what loads are expected to explain of a step's time at max clocks, as long as they are used."""
 _LEAST_SLOWER = 0.001
 """Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
 
@@ -114,10 +116,13 @@ def _by_hand(state: JobState) -> Verdict:
     """What was measured under the schedule in force and the first one: reading all of a large job takes seconds."""
     from pfo_fs.reports.savings import savings_of
 
-    found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3))
+    found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3), any_work=True)
     now, base, (time_error, energy_error) = found.measured, found.baseline, found.change_errors
     if now is None or base is None or time_error is None or energy_error is None:
-        return Verdict()
+        step = state.loads.last if state.loads is not None else None
+        if step is None or not max(step.full_s):
+            return Verdict()
+        return Verdict(slower=max(step.work_s) / max(step.full_s) - 1, slower_error=_OF_LOADS)
     return Verdict(1 - now.energy_j / base.energy_j, energy_error, now.span_s / base.span_s - 1, time_error)
 
 

@@ -10,7 +10,7 @@ import pytest
 from commands import pfo_fs
 
 from pfo_fs.device.simulated.physics import A100
-from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
 from pfo_fs.reports.collect import JobData, collect_job, read_state
 from pfo_fs.reports.savings import savings_of
@@ -100,6 +100,16 @@ def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warn
     assert any(kind == "warn" and "slower than at default clocks" in text for kind, _, text in messages(job))
     shown = verdict_of(read_state(played))
     assert (shown.slower, shown.harm) == (pytest.approx(0.48, abs=0.01), verdict_of(job).harm)
+
+
+def test_a_schedule_by_hand_over_clocks_from_loads_is_judged_by_what_loads_expect(played: JobFolder) -> None:
+    job = by_hand(played, 0.0)
+    step = {"step": 9, "lanes": 2, "lane": [1, 0], "mhz": [900, 900], "work_s": [0.7, 0.6], "full_s": [0.5, 0.4]}
+    loads = LoadsKnown(last=LastLoadStep.model_validate(step), saved=0.1, saved_error=0.01)
+    told = replace(job, progress=[bodies.RankProgress(rank=0, loads=loads)], windows=job.windows[-1:])
+    assert verdict_of(told).slower == pytest.approx(0.4)
+    assert "because of schedule.yaml" in verdict_of(told).harm
+    assert "from loads" not in str(headline_section(told, savings_of(told))["title"])
 
 
 def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolder, tmp_path: Path) -> None:
