@@ -120,15 +120,12 @@ _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 def _began(folder: JobFolder) -> datetime | None:
     """Returns when a job began; `_UNKNOWN` if it does not say, or says a time to come; None if there is no job."""
-    from pfo_fs.errors import RecordError, StoreError
+    from pfo_fs.reports.collect import Quietly
 
-    try:
-        body = folder.read_job()
-        if body is None:
-            return None
-        began = datetime.fromisoformat(body.started)
-    except (RecordError, StoreError):
+    if (body := Quietly([])(folder.read_job)) is None:
         return None
+    try:
+        began = datetime.fromisoformat(body.started)
     except ValueError:
         return _UNKNOWN
     began = began if began.tzinfo is not None else began.replace(tzinfo=timezone.utc)
@@ -136,10 +133,7 @@ def _began(folder: JobFolder) -> datetime | None:
 
 
 def _has_ended(folder: JobFolder) -> bool:
-    from pfo_fs.errors import StoreError
+    from pfo_fs.reports.collect import Quietly
     from pfo_fs.store import layout
 
-    try:
-        return layout.END in folder.names()
-    except StoreError:
-        return False
+    return layout.END in (Quietly([])(folder.names) or ())

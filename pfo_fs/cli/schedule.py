@@ -53,9 +53,8 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     folder = find_job(job, shared_dir)
     body, infos = _job_and_ranks(folder)
     current = folder.read(bodies.CurrentBody)
-    index = (
-        folder.read(bodies.IndexBody, number=current.number) if current is not None and current.number >= 0 else None
-    )
+    number = -1 if current is None else current.number
+    index = None if number < 0 else folder.read(bodies.IndexBody, number=number)
     if current is None or index is None:
         fail(f"job {folder.job_id} has no schedule yet" + (f": {current.message}" if current else ""))
     schedules = [schedule for info in infos if (schedule := folder.read_schedule(index, info)) is not None]

@@ -131,19 +131,16 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
 
 def _jobs(shared: SharedDirectory, name: str) -> list[Followed]:
     """Returns for each running job that the switch concerns whether all of its ranks have followed."""
-    from pfo_fs.errors import StoreError
+    from pfo_fs.reports.collect import Quietly
     from pfo_fs.reports.status import describe_job
     from pfo_fs.store import OffSwitch, layout
 
-    switched = OffSwitch(shared.files).read()
+    switched, quietly = OffSwitch(shared.files).read(), Quietly([])
     ids = shared.newest_job_ids()[:_MOST_JOBS] if name == layout.EVERY_JOB else [name]
     jobs = []
     for job_id in ids:
         folder = shared.job(job_id)
-        try:
-            names = folder.names()
-        except StoreError:
-            continue
+        names = quietly(folder.names) or ()
         if layout.JOB not in names or (layout.END in names and name == layout.EVERY_JOB):
             continue
         job = describe_job(folder, switched)

@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pfo_fs
 from pfo_fs.coordination import read_site_policy
-from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
+from pfo_fs.errors import ConfigError, RecordError, StoreError
 from pfo_fs.models import PlanInputs
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.status import JobStatus, describe_job
-from pfo_fs.store import JobFolder, SharedDirectory, layout
+from pfo_fs.store import SharedDirectory, layout
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -39,15 +38,6 @@ MOST_JOBS = 200
 
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
-
-
-class JobFigures(NamedTuple):
-    """One running job: its labels, and its figures, with the names of `_gauges`."""
-
-    job_id: str
-    user: str
-    state: str
-    figures: dict[str, float]
 
 
 @dataclass
@@ -66,7 +56,7 @@ class Figures:
     read_s: float = 0.0
     site_problem: str = ""
     states: Counter[str] = field(default_factory=Counter)
-    jobs: list[JobFigures] = field(default_factory=list)
+    jobs: list[JobStatus] = field(default_factory=list)
     energy_j: float = 0.0
     saved_j: float = 0.0
     added_j: float = 0.0
@@ -99,8 +89,8 @@ class FigureReader:
                 if len(figures.jobs) == MOST_JOBS:
                     figures.states["not_read"] += 1
                 elif layout.JOB in names:
-                    job = _job(folder)
-                    if layout.END in names and not job.figures.get("undo_owed"):
+                    job = describe_job(folder)
+                    if layout.END in names and not job.undo_owed:
                         self._ended[job_id] += 1
                         continue
                     figures.jobs.append(job)
@@ -115,25 +105,18 @@ class FigureReader:
     def _add_energies(self, figures: Figures) -> None:
         counted: dict[str, tuple[float, float]] = {}
         for job in figures.jobs:
-            now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("joules", 0.0)
-            iterations, energy_j = (
-                max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
-            )
-            if "loads_control_steps" not in job.figures:
-                energy_j = iterations * job.figures.get("iteration_joules", 0.0)
-            saved = job.figures.get("energy_saved_ratio")
+            now = counted[job.job_id] = job.step, job.energy_j or 0.0
+            before = self._counted.get(job.job_id, now)
+            iterations, energy_j = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
+            if job.loads is None:
+                energy_j = iterations * (job.iter_energy_j or 0.0)
+            saved = job.verdict.saved
             figures.energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
                 figures.saved_j += max(0.0, difference_j)
                 figures.added_j += max(0.0, -difference_j)
         self._counted = counted
-
-
-def _job(folder: JobFolder) -> JobFigures:
-    job = describe_job(folder)
-    figures = {name: float(value) for name, (_, value) in _gauges(job).items() if value is not None}
-    return JobFigures(plain_text(folder.job_id), owner_of(folder), job.state, figures)
 
 
 def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
@@ -223,11 +206,12 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
+    told = [(job.job_id, _gauges(job)) for job in figures.jobs]
     for name, (text, _) in _gauges(JobStatus(job_id="", off=False)).items():
         family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
-        for job in figures.jobs:
-            if name in job.figures:
-                family.add_metric([job.job_id], job.figures[name])
+        for job_id, gauges in told:
+            if (value := gauges[name][1]) is not None:
+                family.add_metric([job_id], value)
         yield family
 
 

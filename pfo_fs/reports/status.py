@@ -14,6 +14,7 @@ from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.reports.collect import Quietly, read_state
+from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
 from pfo_fs.reports.wording import energy_text, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
@@ -43,6 +44,7 @@ class JobStatus(BaseModel):
     """
 
     job_id: str
+    user: str = ""
     off: bool
     state: str = "waiting"
     problem: str = ""
@@ -184,7 +186,8 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobS
         step, number = max((rank.step for rank in ranks), default=-1), state.current.number if state.current else -1
         index = None if number < 0 else _quietly(folder.read, bodies.IndexBody, number=number)
         return JobStatus(
-            job_id=folder.job_id,
+            job_id=plain_text(folder.job_id),
+            user=owner_of(folder),
             off=off,
             state=state.word,
             problem=next(iter(state.unreadable), ""),
@@ -303,7 +306,7 @@ def _details(job: JobStatus) -> Iterator[str]:
         runs = f"schedule {current.number} ({current.source.kind if current.source else '?'})"
     size = job.job.job_info.world_size if job.job is not None else "?"
     step = f", step {job.step}" if job.step >= 0 else ""
-    yield f"scheduled by: {who}, {job.ranks_registered}/{size} ranks, {runs}{step}"
+    yield f"user {job.user}, scheduled by: {who}, {job.ranks_registered}/{size} ranks, {runs}{step}"
     if current is not None and (current.source is None or current.source.kind == "scheduler"):
         yield current.status_text
     yield job.loads.text if job.loads is not None else ""

@@ -122,17 +122,12 @@ def measured_pipeline(data: JobData, window: Window, pipeline: int) -> MeasuredP
         if not all(0 < time_s < math.inf for time_s in times):
             continue
         watts = [
-            _plausible(fitted.get((name, mhz), energy_j / time_s))
+            power_w if 0 < (power_w := fitted.get((name, mhz), energy_j / time_s)) < math.inf else 0.0
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
             for (name, _, mhz), (time_s, energy_j, _) in zip(entry, row, strict=True)
         ]
         laid[number] = Laid(dag, starts_of(dag, times), times, [mhz for row in entries for _, _, mhz in row], watts)
     return MeasuredPipeline(ranks, results, laid)
-
-
-def _plausible(power_w: float) -> float:
-    """A power, or 0 if it is impossible, as for an instruction between two ticks of the energy counter."""
-    return power_w if 0 < power_w < math.inf else 0.0
 
 
 def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -65,6 +66,7 @@ check nobody -d ROOT                                    2 is not a job in
 reset-clocks                                            2 name the GPUs
 power-limit none.json --factor 1.05                     2 --factor belongs to --selector max-slowdown
 power-limit none.json --selector max-slowdown           2 needs --factor
+power-limit n.json --selector max-slowdown --factor 5   2 give 1.05
 doctor --peer 2                                         2 name the directory
 doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
@@ -92,9 +94,9 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
         monkeypatch.delenv(name, raising=False)
     names = {"ROOT": str(job.files.root), "JOB": job.job_id}
     before = sorted(os.walk(job.files.root))
-    done = pfo_fs(*(names.get(word, word) for word in shlex.split(case[:56])))
+    typed, code, text = re.split(r"  +([12]) ", case)
+    done = pfo_fs(*(names.get(word, word) for word in shlex.split(typed)))
     said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    code, text = case[56:].split(" ", 1)
     assert (done.returncode, text in said) == (int(code), True), said
     assert not any(word in said for word in ("Traceback", "Errno", "pydantic", "Input should"))
     assert sorted(os.walk(job.files.root)) == before
