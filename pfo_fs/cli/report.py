@@ -41,7 +41,9 @@ def status(
     """Show the daemon and all jobs: state, what is saved, clocks, energy, problems."""
     from pfo_fs.reports.status import collect_status, render
 
-    state = collect_status(open_directory(the_directory(shared_dir), in_use=True))
+    shared = open_directory(the_directory(shared_dir), in_use=True)
+    with err.status("reading the directory ..."):
+        state = collect_status(shared)
     if json_:
         print_json(state.model_dump(mode="json"))
         return
