@@ -73,10 +73,12 @@ class JobStatus(BaseModel):
     @property
     def held_text(self) -> str:
         """Says how many ranks have let go of their clocks."""
-        size = self.job.job_info.world_size if self.job is not None else 0
+        if self.job is None:
+            return "its ranks cannot be read"
+        size = self.job.job_info.world_size
         missing = sorted(set(range(size)).difference(self.held_ranks))
         if not missing:
-            return f"all {size or '?'} ranks are at default clocks"
+            return f"all {size} ranks are at default clocks"
         first = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return f"{len(self.held_ranks)} of {size} ranks report default clocks; not yet: {first}"
 
