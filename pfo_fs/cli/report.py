@@ -114,7 +114,7 @@ def _job_table(rows: list[JobRow]) -> Table:
             *map(Text, (row.job_id, row.user, row.state, f"{row.iterations:,}", f"{row.hours:,.2f}")),
             _kwh(row.energy_kwh),
             _kwh(row.saved_kwh),
-            "–" if row.more_time is None else signed_percent(row.more_time),
+            Text("–" if row.more_time is None else signed_percent(row.more_time), "bold red" * row.is_slower),
             Text(row.problem),
         )
     return shown

@@ -153,7 +153,8 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     if (loads := data.loads) is not None and loads.energy_j:
         late, saved = loads.late or 0.0, loads.saved or 0.0
         more = late / (1 + late) * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
-        is_compared = None not in (loads.saved, loads.late)
+        by_hand = any(window.index.source.kind == "yaml" for window in data.windows)  # which loads did not measure
+        is_compared = None not in (loads.saved, loads.late) and not by_hand
         return JobTotal(loads.steps, loads.time_s, loads.energy_j, *more, is_compared, loads.steps)
     spans = steps_of(data)
     energies = [(w.measured.time_s, w.measured.energy_j) for w in data.windows if w.measured and w.measured.energy_j]

@@ -13,7 +13,7 @@ from pfo_fs.device.simulated.physics import A100
 from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
 from pfo_fs.reports.collect import JobData, collect_job, read_state
-from pfo_fs.reports.savings import savings_of
+from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.verdict import verdict_of
 from pfo_fs.simulator import ModelTruth
@@ -105,11 +105,14 @@ def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warn
 def test_a_schedule_by_hand_over_clocks_from_loads_is_judged_by_what_loads_expect(played: JobFolder) -> None:
     job = by_hand(played, 0.0)
     step = {"step": 9, "lanes": 2, "lane": [1, 0], "mhz": [900, 900], "work_s": [0.7, 0.6], "full_s": [0.5, 0.4]}
-    loads = LoadsKnown(last=LastLoadStep.model_validate(step), saved=0.1, saved_error=0.01)
+    loads = LoadsKnown(last=LastLoadStep.model_validate(step), saved=0.1, late=0.0, energy_j=9.0, time_s=9.0)
     told = replace(job, progress=[bodies.RankProgress(rank=0, loads=loads)], windows=job.windows[-1:])
     assert verdict_of(told).slower == pytest.approx(0.4)
     assert "because of schedule.yaml" in verdict_of(told).harm
     assert "from loads" not in str(headline_section(told, savings_of(told))["title"])
+    total = total_of(told, savings_of(told))
+    assert total is not None
+    assert not total.compared, "what is by hand was not measured by loads"
 
 
 def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolder, tmp_path: Path) -> None:
