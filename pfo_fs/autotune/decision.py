@@ -182,7 +182,7 @@ class _Decision:
             is_more = expected.saved > judgement.saved + LEAST_GAIN
             is_new = likely not in self.tried and in_vain < 2 * TRIALS_IN_VAIN
             if is_new and is_more and self._may_take(expected, left):
-                note = "measuring a plan that is likely in time"
+                note = "testing a plan that should be in time"
                 return replace(choice, plan=likely, judgement=expected, stays=stays, trial=True, note=note)
         if stays is None:
             return choice

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 from typer import Option
 
@@ -26,38 +27,41 @@ _RESULTS_WITHIN_S, _RESULTS_WITHIN_STEPS = 120.0, 20
 
 
 class _Answer(NamedTuple):
-    """What was found, relative, with two standard errors; `about` is what programs are told besides."""
+    """What was found, how much slower the target lets the job be, and what programs are told besides."""
 
-    slower: float
-    error: float
+    found: Checked
     allowed: float
-    saved: float | None
-    saved_error: float | None
-    steps: int
-    default_steps: int
-    about: dict[str, Any]
+    about: dict[str, object]
     until: str = ""
 
     @property
     def is_slower(self) -> bool:
         """Whether training is slower because of pfo-fs, beyond the error."""
-        return self.slower > self.error
+        return self.found.slower > self.found.slower_error
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether it is slower by more than its target allows."""
+        return self.is_slower and self.found.slower - self.found.slower_error > self.allowed
 
     def text(self) -> str:
         """Returns the answer in words."""
-        said = f"{100 * self.slower:.2f} ± {100 * self.error:.2f} %"
-        text = f"training is {said} slower because of pfo-fs" if self.is_slower else f"not pfo-fs: {said}"
-        if self.is_slower and self.allowed >= self.slower - self.error:
+        slower, error, saved, saved_error, _, default_steps = self.found
+        text = f"{100 * slower:.2f} ± {100 * error:.2f} %"
+        text = f"training is {text} slower because of pfo-fs" if self.is_slower else f"not pfo-fs: {text}"
+        if self.is_slower and not self.is_too_slow:
             text += f" (its target allows {100 * self.allowed:.2f} %)"
-        if self.saved is not None and self.saved_error is not None:
-            less = "less" if self.saved >= 0 else "more"
-            text += f", and takes {100 * abs(self.saved):.1f} ± {100 * self.saved_error:.1f} % {less} energy"
-        return f"{text}, against {self.default_steps:,} steps at default clocks{self.until}"
+        if saved_error < math.inf:
+            less = "less" if saved >= 0 else "more"
+            text += f", and takes {100 * abs(saved):.1f} ± {100 * saved_error:.1f} % {less} energy"
+        return f"{text}, against {default_steps:,} steps at default clocks{self.until}"
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """Returns the answer for programs."""
-        names = ("slower", "slower_error", "allowed", "energy_saved", "energy_saved_error", "steps", "default_steps")
-        return {"because_of_pfo_fs": self.is_slower, **dict(zip(names, self, strict=False)), **self.about}
+        known = self.found._asdict()
+        if self.found.saved_error == math.inf:
+            known |= {"saved": None, "saved_error": None}
+        return {"because_of_pfo_fs": self.is_slower, **known, "allowed": self.allowed, **self.about}
 
 
 def check(
@@ -86,7 +90,7 @@ def check(
         print_json({"job_id": folder.job_id, **answer.figures()})
     else:
         say(answer.text())
-    sys.exit(int(answer.is_slower and answer.slower - answer.error > answer.allowed))
+    sys.exit(int(answer.is_too_slow))
 
 
 def _answer(folder: JobFolder, steps: int | None, timeout_s: float) -> _Answer:
@@ -109,19 +113,21 @@ def _no_answer(text: str) -> NoReturn:
 
 def _of_loads(state: JobState) -> _Answer:
     """What clocks from loads have measured against the steps that they draw for that."""
-    rank = next((one for one in state.progress if one.loads is not None), None)
+    from pfo_fs.autotune.trials import Checked
+
     if state.job.coordination == "none":
         what = state.job.scheduler.replace("_", " ")
         _no_answer(f"this job sets one {what} itself; what its levels cost stands in its profile: `pfo-fs power-limit`")
+    rank = next((one for one in state.progress if one.loads is not None), None)
     if rank is None or rank.loads is None:
         _no_answer("no schedule with lower clocks is in force: clocks are the default ones, as far as pfo-fs sets them")
     loads = rank.loads
     if loads.late is None or loads.late_error is None:
         _no_answer(f"clocks from loads have no answer yet: {loads.text or 'they still learn'}. Ask again later")
-    saved_error = None if loads.saved_error is None else 2 * loads.saved_error
-    figures = loads.late, 2 * loads.late_error, 0.0, loads.saved, saved_error, loads.steps, loads.controls
-    about = {"kind": "loads", "step": rank.step, "age_s": rank.step_age_s}
-    return _Answer(*figures, about, f", up to step {rank.step}, {rank.step_age_s:.0f} s old")
+    saved_error = math.inf if loads.saved_error is None else 2 * loads.saved_error
+    found = Checked(loads.late, 2 * loads.late_error, loads.saved or 0.0, saved_error, loads.steps, loads.controls)
+    about: dict[str, object] = {"kind": "loads", "step": rank.step, "age_s": rank.step_age_s}
+    return _Answer(found, 0.0, about, f", up to step {rank.step}, {rank.step_age_s:.0f} s old")
 
 
 def _lowers(folder: JobFolder, number: int) -> bool:
@@ -173,11 +179,8 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
         left = folder.read(bodies.CheckBody)
         if left is not None and left.nonce == asked.nonce:
             folder.remove_file(layout.CHECK)
-    is_known = found.saved_error < float("inf")
-    saved, saved_error = (found.saved, found.saved_error) if is_known else (None, None)
-    figures = found.slower, found.slower_error, _allowed(state, index), saved, saved_error
-    about = {"kind": "schedule", "schedule": index.number, "source": index.source.kind}
-    return _Answer(*figures, found.steps, found.default_steps, about)
+    about: dict[str, object] = {"kind": "schedule", "schedule": index.number, "source": index.source.kind}
+    return _Answer(found, _allowed(state, index), about)
 
 
 def _allowed(state: JobState, index: bodies.IndexBody) -> float:

@@ -12,17 +12,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from rich.logging import RichHandler
 from typer import Option
 
 from pfo_fs.cli.terminal import PlainFormatter, SharedDirOption, err, the_directory, wrong_usage
-
-if TYPE_CHECKING:
-    from pfo_fs.coordination.daemon import Daemon
-    from pfo_fs.reports.metrics import MetricsFile
-    from pfo_fs.store import Files
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +56,7 @@ def daemon(
     from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.coordination.remote_policy import PolicyProcesses
     from pfo_fs.settings import load_settings
-    from pfo_fs.store import Files
+    from pfo_fs.store import Files, SharedDirectory
 
     if slowdown:
         wrong_usage(f"--slowdown is an argument of the scheduler: --scheduler-args '{{\"slowdown\": {slowdown}}}'")
@@ -83,7 +78,12 @@ def daemon(
     files = Files(shared_dir, create=True, users=users)
     _warn_of_mount(files.root)
     serving = Daemon(files, settings, make_policy=PolicyProcesses().make)
-    metrics = _metrics_file(metrics_file, files, serving, metrics_interval) if metrics_file is not None else None
+    metrics = None
+    if metrics_file is not None:
+        from pfo_fs.reports.metrics import MetricsFile
+
+        metrics = MetricsFile(metrics_file, SharedDirectory(files, "metrics"), lambda: serving.leads, metrics_interval)
+        metrics.start()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
@@ -127,15 +127,6 @@ def _user_numbers(text: str) -> frozenset[int]:
     if not found:
         wrong_usage("--allow-users names no user; leave it out to serve all users who may write into the directory")
     return frozenset(found)
-
-
-def _metrics_file(path: Path, files: Files, serving: Daemon, interval_s: float) -> MetricsFile:
-    from pfo_fs.reports.metrics import MetricsFile
-    from pfo_fs.store import SharedDirectory
-
-    metrics = MetricsFile(path, SharedDirectory(files, "metrics"), lambda: serving.leads, interval_s)
-    metrics.start()
-    return metrics
 
 
 def _json_object(text: str | None) -> dict[str, object] | None:

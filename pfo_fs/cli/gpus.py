@@ -87,7 +87,7 @@ def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:
 
 def _selector(name: Selector, factor: float | None, eta_knob: float | None, world_size: int | None) -> OptimumSelector:
     """Returns the selector that the options name; fails if an option belongs to another selector."""
-    from pfo_fs.models import MOST_STRAGGLING
+    from pfo_fs.models import MOST_STRAGGLING, implausible
     from pfo_fs.power_limit import Energy, MaxSlowdownConstraint, Time, ZeusCost
 
     given = {"--factor": factor, "--eta-knob": eta_knob, "--world-size": world_size}
@@ -102,10 +102,8 @@ def _selector(name: Selector, factor: float | None, eta_knob: float | None, worl
         return ZeusCost(0.5 if eta_knob is None else eta_knob, 1 if world_size is None else world_size)
     if factor is None:
         wrong_usage("--selector max-slowdown needs --factor, such as 1.05 for 5 % more time")
-    if factor > MOST_STRAGGLING:
-        meant = f"; for {factor:g} % more time, give {1 + factor / 100:g}" if factor <= 100 else ""
-        text = f"--factor {factor:g} allows {factor:g} times the time at the highest level{meant}"
-        say(("warning: ", "yellow"), text, to=err)
+    if problem := implausible(factor, MOST_STRAGGLING):
+        wrong_usage(f"--factor: {problem}")
     return MaxSlowdownConstraint(factor)
 
 

@@ -95,28 +95,24 @@ def tell_written(folder: JobFolder, text: str, document: dict[str, object], as_j
 
 def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *, writes: bool) -> JobFolder:
     """Returns the job that began last by its own record, among those that run if any does."""
-    jobs = _with_begin(map(shared.job, live))
-    running = [one for one in jobs if not _has_ended(one[2])]
-    if writes:
-        if not running:
-            how = f"the last one, {jobs[-1][1]}, has ended" if jobs else "there is none"
-            fail(f"no job runs in {shared.files.root}: {how}")
-        unknown = [job_id for began, job_id, _ in running if began == _UNKNOWN]
-        same = [job_id for began, job_id, _ in running if began == running[-1][0]]
-        if unknown and len(running) > 1:
-            fail(f"'latest': when job {unknown[0]} began is not known, or in the future; name the job that you mean")
-        if len(same) > 1:
-            fail(f"'latest': these jobs began in the same second; name one: {', '.join(same[:_MOST_NAMED])}")
-    found = running or jobs or _with_begin(shared.job(job_id, archived=True) for job_id in over)
+    jobs = _by_begin(map(shared.job, live))
+    running = [one for one in jobs if not _has_ended(one[1])]
+    if writes and not running:
+        how = f"the last one, {jobs[-1][1].job_id}, has ended" if jobs else "there is none"
+        fail(f"no job runs in {shared.files.root}: {how}")
+    if writes and len(running) > 1 and (running[0][0] == _UNKNOWN or running[-2][0] == running[-1][0]):
+        names = ", ".join(folder.job_id for _, folder in running[:_MOST_NAMED])
+        fail(f"'latest': which of these jobs began last is not known; name one: {names}")
+    found = running or jobs or _by_begin(shared.job(job_id, archived=True) for job_id in over)
     if not found:
         fail(f"{shared.files.root} has no jobs")
-    return found[-1][2]
+    return found[-1][1]
 
 
-def _with_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, str, JobFolder]]:
+def _by_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, JobFolder]]:
     """Returns jobs by their begin and name."""
-    jobs = [(began, folder.job_id, folder) for folder in folders if (began := _began(folder)) is not None]
-    return sorted(jobs, key=lambda one: one[:2])
+    jobs = [(began, folder) for folder in folders if (began := _began(folder)) is not None]
+    return sorted(jobs, key=lambda one: (one[0], one[1].job_id))
 
 
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
@@ -124,15 +120,12 @@ _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 def _began(folder: JobFolder) -> datetime | None:
     """Returns when a job began; `_UNKNOWN` if it does not say, or says a time to come; None if there is no job."""
-    from pfo_fs.errors import RecordError, StoreError
+    from pfo_fs.reports.collect import Quietly
 
-    try:
-        body = folder.read_job()
-        if body is None:
-            return None
-        began = datetime.fromisoformat(body.started)
-    except (RecordError, StoreError):
+    if (body := Quietly([])(folder.read_job)) is None:
         return None
+    try:
+        began = datetime.fromisoformat(body.started)
     except ValueError:
         return _UNKNOWN
     began = began if began.tzinfo is not None else began.replace(tzinfo=timezone.utc)
@@ -140,10 +133,7 @@ def _began(folder: JobFolder) -> datetime | None:
 
 
 def _has_ended(folder: JobFolder) -> bool:
-    from pfo_fs.errors import StoreError
+    from pfo_fs.reports.collect import Quietly
     from pfo_fs.store import layout
 
-    try:
-        return layout.END in folder.names()
-    except StoreError:
-        return False
+    return layout.END in (Quietly([])(folder.names) or ())

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _JOB_OR_ALL = f"{JOB_HELP} Without it, or with only the directory: a table of all jobs, with kWh by user and day."
-_TRACE = "The CSV file to write; compressed if its name ends in .gz."
 
 
 def status(
@@ -42,9 +41,11 @@ def status(
     """Show the daemon and all jobs: state, what is saved, clocks, energy, problems."""
     from pfo_fs.reports.status import collect_status, render
 
-    state = collect_status(open_directory(the_directory(shared_dir), in_use=True))
+    shared = open_directory(the_directory(shared_dir), in_use=True)
+    with err.status("reading the directory ..."):
+        state = collect_status(shared)
     if json_:
-        print_json(state)
+        print_json(state.model_dump(mode="json"))
         return
     # A pipe gets one record per line, however long.
     out.print(render(state, verbose), soft_wrap=not out.is_terminal)
@@ -113,7 +114,7 @@ def _job_table(rows: list[JobRow]) -> Table:
             *map(Text, (row.job_id, row.user, row.state, f"{row.iterations:,}", f"{row.hours:,.2f}")),
             _kwh(row.energy_kwh),
             _kwh(row.saved_kwh),
-            "–" if row.more_time is None else signed_percent(row.more_time),
+            Text("–" if row.more_time is None else signed_percent(row.more_time), "bold red" * row.is_slower),
             Text(row.problem),
         )
     return shown
@@ -139,7 +140,7 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, Option("--output", "-o", help=_TRACE)] = Path("trace.csv"),
+    output: Annotated[Path, Option("--output", "-o", help="The CSV file to write.")] = Path("trace.csv"),
     json_: JsonFlag = False,
 ) -> None:
     """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""

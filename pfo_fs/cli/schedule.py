@@ -53,9 +53,8 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     folder = find_job(job, shared_dir)
     body, infos = _job_and_ranks(folder)
     current = folder.read(bodies.CurrentBody)
-    index = (
-        folder.read(bodies.IndexBody, number=current.number) if current is not None and current.number >= 0 else None
-    )
+    number = -1 if current is None else current.number
+    index = None if number < 0 else folder.read(bodies.IndexBody, number=number)
     if current is None or index is None:
         fail(f"job {folder.job_id} has no schedule yet" + (f": {current.message}" if current else ""))
     schedules = [schedule for info in infos if (schedule := folder.read_schedule(index, info)) is not None]
@@ -86,14 +85,15 @@ def schedule_check(
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Check whether a job would accept a schedule; exit code 1 if not."""
+    """Check whether a job would accept a schedule, and say what it would cost; exit code 1 if not accepted."""
     folder = find_job(job, shared_dir)
     name, content = _yaml_of(folder, file)
-    problems = _problems(folder, content)
+    problems, slower = _problems(folder, content)
     if json_:
-        print_json({"file": name, "ok": not problems, "problems": problems})
+        print_json({"file": name, "ok": not problems, "problems": problems, "slower": slower})
     elif not problems:
         say((f"{name} is valid", "green"), f" for job {folder.job_id}")
+        _warn_if_slower(slower)
     else:
         for problem in problems:
             where = f":{problem['line']}" if problem["line"] else ""
@@ -115,13 +115,14 @@ def schedule_set(
 
     folder = find_job(job, shared_dir, writes=True)
     name, content = _yaml_of(folder, file)
-    problems = _problems(folder, content)
+    problems, slower = _problems(folder, content)
     for problem in problems:
         say((f"{name}:{problem['line']}:", "bold red"), f" {problem['reason']}", to=err)
+    _warn_if_slower(slower)
     written = force or not problems
     if written:
         folder.write_file(layout.YAML, content)
-    document = {"file": name, "written": written, "problems": problems}
+    document = {"file": name, "written": written, "problems": problems, "slower": slower}
     if not written:
         if json_:
             print_json(document)
@@ -151,24 +152,39 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
     return "schedule.yaml", content
 
 
-def _problems(folder: JobFolder, content: bytes) -> list[dict[str, object]]:
+def _problems(folder: JobFolder, content: bytes) -> tuple[list[dict[str, object]], float | None]:
+    """Returns why the job would refuse a YAML; and how much longer iterations would take, relative; None: not known."""
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.verdict import expected_slowdown
     from pfo_fs.schedule_yaml import ScheduleProblems, parse_schedule_yaml
-    from pfo_fs.store import bodies
 
     body, infos = _job_and_ranks(folder)
-    progress = folder.read(bodies.ProgressBody, name=0)
-    step = max((rank.step for rank in progress.ranks), default=-1) if progress is not None else -1
     try:
         document = parse_schedule_yaml(content)
-        document.check_until(step + 1)
-        document.resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
+        document.check_straggler(body.job_info.dp_degree)
+        data = collect_job(folder, newest=1)
+        document.check_until(data.last_step + 1)
+        schedules = document.resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
     except ScheduleProblems as error:
-        return [{"line": problem.line, "reason": problem.reason} for problem in error.problems]
+        return [{"line": problem.line, "reason": problem.reason} for problem in error.problems], None
     except PlanError as error:
-        return [{"line": error.line, "reason": str(error)}]
-    return []
+        return [{"line": error.line, "reason": str(error)}], None
+    try:
+        return [], expected_slowdown(data, schedules) if document.has_clocks else None
+    except PlanError:
+        return [], None
+
+
+def _warn_if_slower(share: float | None) -> None:
+    from pfo_fs.reports.verdict import MUCH_SLOWER
+
+    if share is not None and share > MUCH_SLOWER:
+        text = (
+            f"iterations would take about {100 * share:.0f} % longer than at max clocks, by what this job has measured"
+        )
+        say(("warning: ", "yellow"), text, to=err)
 
 
 def target(

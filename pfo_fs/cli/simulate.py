@@ -271,7 +271,7 @@ def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
     from pfo_fs.loads_known import LEAST_BALANCED
 
     if summary.balanced >= LEAST_BALANCED:
-        say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: that comes first.")
+        say(f"Batches of equal work would make steps {percent(summary.balanced, 0)} shorter: do that first.")
     begins = summary.begins_at
     first = "no step had a lower clock" if begins is None else f"first lower clock in step {begins}"
     worst = f"no step takes more than {percent(summary.worst_step_late, 2)} longer than at max clocks"

@@ -131,27 +131,24 @@ def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: 
 
 def _jobs(shared: SharedDirectory, name: str) -> list[Followed]:
     """Returns for each running job that the switch concerns whether all of its ranks have followed."""
-    from pfo_fs.errors import StoreError
-    from pfo_fs.reports.status import describe_job, held_text
+    from pfo_fs.reports.collect import Quietly
+    from pfo_fs.reports.status import describe_job
     from pfo_fs.store import OffSwitch, layout
 
-    switched = OffSwitch(shared.files).read()
+    switched, quietly = OffSwitch(shared.files).read(), Quietly([])
     ids = shared.newest_job_ids()[:_MOST_JOBS] if name == layout.EVERY_JOB else [name]
     jobs = []
     for job_id in ids:
         folder = shared.job(job_id)
-        try:
-            names = folder.names()
-        except StoreError:
-            continue
+        names = quietly(folder.names) or ()
         if layout.JOB not in names or (layout.END in names and name == layout.EVERY_JOB):
             continue
-        job, _ = describe_job(folder, switched)
-        held, size = job.get("held_ranks", []), job.get("world_size", 0)
-        if job["state"] == "ended":
+        job = describe_job(folder, switched)
+        held, size = job.held_ranks, job.job.job_info.world_size if job.job is not None else 0
+        if job.end is not None:
             done, text = True, "the job has ended"
-        elif job["off"]:
-            done, text = len(held) >= size, held_text(job)
+        elif job.off:
+            done, text = len(held) >= size, job.held_text
         else:
             done, text = not held, f"{len(held)} ranks are still held" if held else "nothing is held"
         jobs.append(Followed(job_id, done, held, size, text))

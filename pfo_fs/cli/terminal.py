@@ -157,7 +157,8 @@ def takes_directory(command: Callable[..., None]) -> Callable[..., None]:
                 directory, options[name] = Path(options[name]), None
         by_environment = os.path.expanduser(os.environ.get("PFO_FS_SHARED_DIR", ""))
         if directory is not None and shared_dir is not None and str(shared_dir) not in (str(directory), by_environment):
-            wrong_usage(f"two shared directories: {directory} and {shared_dir}; name the one that you mean")
+            meant = "" if os.path.isdir(directory) else f". A page about one job: `pfo-fs report {directory}`"
+            wrong_usage(f"two shared directories: {directory} and {shared_dir}; name the one that you mean{meant}")
         command(shared_dir=directory or shared_dir, **options)
 
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]

@@ -56,7 +56,8 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
         raise ConfigError(
             f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
             "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
-            "docs/frameworks.md shows what another framework needs"
+            "docs/frameworks.md shows what another framework needs. Without a pipeline: LoadClocks where ranks get "
+            "unequal work, power_limit_loop for any other training"
         )
 
     return Attachment.make(refuse, shared_dir, options)

@@ -101,8 +101,8 @@ def blocking_power_w(gpu_name: str) -> float:
             if word.upper() == known:
                 return power_w
     raise ConfigError(
-        f"no blocking power is published for {gpu_name!r} (only for {', '.join(BLOCKING_POWER_W)}); measure what it "
-        "draws while it waits in a collective, and give that in watts"
+        f"no blocking power is published for {gpu_name!r} (only for {', '.join(BLOCKING_POWER_W)}); `pfo-fs "
+        "profile-p2p` measures what such a GPU draws while it waits: give that as --p2p-power, or blocking_power_w"
     )
 
 

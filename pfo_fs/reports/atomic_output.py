@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from typing import TextIO
 
 from pfo_fs.errors import ConfigError
 
-_STREAMS = re.compile(r"/dev/(?:(stdout|stderr)|fd/(\d{1,4}))")
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 @contextmanager
@@ -34,14 +33,13 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    stream = _STREAMS.fullmatch(os.fspath(path))
+    stream = _STREAMS.get(os.fspath(path))
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         mode = stat.S_IFREG
     if stream or not stat.S_ISREG(mode):
-        into = os.dup({"stdout": 1, "stderr": 2}.get(stream[1]) or int(stream[2])) if stream else path
-        with open(into, "w", encoding="utf-8", newline="") as file:
+        with open(os.dup(stream) if stream else path, "w", encoding="utf-8", newline="") as file:
             yield file
         return
     place = Path(os.path.realpath(path))

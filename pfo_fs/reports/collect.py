@@ -26,19 +26,6 @@ StagedOrder = list[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class Iteration:
-    """An iteration of the whole job, measured or predicted: time in s, energy over all GPUs in J."""
-
-    time_s: float
-    energy_j: float
-
-    @property
-    def power_w(self) -> float:
-        """Mean power of all GPUs together, in W."""
-        return self.energy_j / self.time_s
-
-
-@dataclass(frozen=True)
 class Measured:
     """What was measured under one schedule.
 
@@ -62,14 +49,9 @@ class Measured:
     energy_spread: float | None = None
 
     @property
-    def iteration(self) -> Iteration | None:
-        """Time and energy together; None while the energy is not known."""
-        return None if self.energy_j is None else Iteration(self.time_s, self.energy_j)
-
-    @property
     def power_w(self) -> float | None:
         """Mean power of all GPUs together, in W."""
-        return None if self.iteration is None else self.iteration.power_w
+        return None if self.energy_j is None else self.energy_j / self.time_s
 
 
 @dataclass(frozen=True)
@@ -130,13 +112,20 @@ class JobState:
     unreadable: list[str] = field(default_factory=list)
 
     @property
+    def word(self) -> str:
+        """The state: `waiting`, `running`, `broken` or `ended`."""
+        if self.end is not None:
+            return "ended"
+        if self.job.coordination == "none":
+            return "running"
+        return self.current.state if self.current is not None else "waiting"
+
+    @property
     def text(self) -> str:
         """The state in a word or two: how the job ended, or what its coordinator says."""
         if self.end is not None:
             return end_text(self.end)
-        if self.folder.is_archived:
-            return "archived"
-        return self.current.state if self.current is not None else "waiting"
+        return "archived" if self.folder.is_archived else self.word
 
     @property
     def loads(self) -> LoadsKnown | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.savings import savings_of, total_of
+from pfo_fs.reports.verdict import MUCH_SLOWER
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -34,6 +35,11 @@ class JobRow:
     saved_kwh: float | None = None
     more_time: float | None = None
     problem: str = ""
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether people notice that the job was slower."""
+        return self.more_time is not None and self.more_time > MUCH_SLOWER
 
 
 def collect_directory(shared: SharedDirectory, progress: Callable[[str], object] = lambda _: None) -> list[JobRow]:
@@ -62,7 +68,8 @@ def _row(folder: JobFolder) -> JobRow:
     row = JobRow(job_id, user, day, data.text, ended, total.iterations, total.time_s / 3600, total.energy_j / 3.6e6)
     if total.compared:
         more_time = total.more_time_s / (total.time_s - total.more_time_s)
-        return replace(row, saved_kwh=-total.more_energy_j / 3.6e6, more_time=more_time)
+        found = replace(row, saved_kwh=-total.more_energy_j / 3.6e6, more_time=more_time)
+        return replace(found, problem="slower than at max clocks: see `pfo-fs report JOB`" * found.is_slower)
     why = "its iterations differ in work" if savings.work_differs else "max clocks were not measured"
     return replace(row, problem=f"not compared: {why}")
 

@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pfo_fs
 from pfo_fs.coordination import read_site_policy
-from pfo_fs.errors import ConfigError, RecordError, StoreError, plain_text
+from pfo_fs.errors import ConfigError, RecordError, StoreError
 from pfo_fs.models import PlanInputs
 from pfo_fs.reports.atomic_output import output_file
-from pfo_fs.reports.directory import owner_of
-from pfo_fs.reports.status import describe_job
-from pfo_fs.store import JobFolder, SharedDirectory, layout
+from pfo_fs.reports.status import JobStatus, describe_job
+from pfo_fs.store import SharedDirectory, layout
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -39,66 +38,25 @@ MOST_JOBS = 200
 
 _JOB = "job_id"
 """The label with a job's id; Prometheus itself gives each figure a label `job`, that of the scrape."""
-_JOB_GAUGES = {
-    "step": ("step", "Last optimizer step that a rank has reported."),
-    "ranks": ("world_size", "Number of ranks of the job."),
-    "ranks_registered": ("ranks_registered", "Number of ranks that have registered."),
-    "iteration_seconds": ("iter_time_s", "Time of an iteration of the slowest rank, as last reported."),
-    "iteration_joules": ("iter_energy_j", "Energy of all GPUs of the job in an iteration, as last reported."),
-    "energy_saved_ratio": ("saved", "Energy saved by the clocks in force, against max clocks."),
-    "more_time_ratio": ("slower", "Time that they take more than max clocks, relative."),
-    "energy_saved_error_ratio": ("saved_error", "Two standard errors of the energy saved."),
-    "more_time_error_ratio": ("slower_error", "Two standard errors of the time."),
-    "off_target_ratio": ("off_target", "Time, or power if that is the target, above the job's target, relative."),
-    "schedule_number": ("schedule", "Number of the schedule in force; its change means that a schedule was published."),
-    "settled": ("converged", "1 if the scheduler has measured the schedule in force, and keeps it."),
-    "slow_pipelines": ("slow_pipelines", "Number of pipelines that the others wait for."),
-    "undo_owed": ("undo_owed", "Clocks and power limits that the driver has not put back yet."),
-    "undo_failures": ("undo_failures", "Attempts to put clocks and power limits back that have failed so far."),
-    "loads_explain_ratio": ("explained", "Share of what varies between ranks that their loads explain (LoadClocks)."),
-    "loads_joules": ("energy_j", "Energy of all GPUs in all steps of a job with clocks from loads."),
-    "loads_control_steps": (
-        "controls",
-        "Number of steps at max clocks, drawn by chance, against which the next four are measured.",
-    ),
-    "off": ("off", "1 if the job, or every job, is switched off: it runs at default clocks."),
-    "problem": ("is_wrong", "1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text."),
-}
-"""What is told of a job: the key in `_job`, and what it means; the metric's name begins with `pfo_fs_job_`."""
-
-
-class JobFigures(NamedTuple):
-    """One running job: its labels, and its figures, with the names of `_JOB_GAUGES`."""
-
-    job_id: str
-    user: str
-    state: str
-    figures: dict[str, float]
 
 
 @dataclass
 class Figures:
-    """What was read from a shared directory; energies in J.
+    """What was read from a shared directory within `read_s` seconds, by a daemon that `leads` or stands by.
 
     Attributes:
-        leads: Whether the daemon that reads is the leader.
-        read_s: Time that this took, in s.
         site_problem: What is wrong with `site.yaml`; empty if nothing is.
-        free: Free bytes and free inodes of its file system; empty if not known.
-        states: Number of running jobs by state.
-        jobs: The running jobs; empty for a daemon that stands by.
-        energy_j: Energy of all GPUs since the daemon has begun to lead, by the iterations that were reported.
-        saved_j: Energy saved in the iterations that took less than at max clocks, by what was measured.
-        added_j: Energy that the other iterations took more than at max clocks.
+        jobs: The running jobs, and their number by state; empty for a daemon that stands by.
+        energy_j: Energy of all GPUs since the daemon has begun to lead, in J, by the iterations that were reported.
+        saved_j, added_j: What some iterations took less than at max clocks, and others more, by what was measured.
     """
 
     leads: bool
     reachable: bool = False
     read_s: float = 0.0
     site_problem: str = ""
-    free: dict[str, int] = field(default_factory=dict)
     states: Counter[str] = field(default_factory=Counter)
-    jobs: list[JobFigures] = field(default_factory=list)
+    jobs: list[JobStatus] = field(default_factory=list)
     energy_j: float = 0.0
     saved_j: float = 0.0
     added_j: float = 0.0
@@ -121,8 +79,6 @@ class FigureReader:
         """Reads the directory; a standby daemon (`leads` is False) reads no jobs, so that no job is counted twice."""
         figures, began = self._last.without_answer(leads), time.monotonic()
         try:
-            about = os.statvfs(self._shared.files.root)
-            figures.free = {"bytes": about.f_bavail * about.f_frsize, "inodes": about.f_favail}
             figures.site_problem = read_site_policy(self._shared).problem
             ids = self._shared.newest_job_ids() if leads else []
             for job_id in ids:
@@ -133,8 +89,8 @@ class FigureReader:
                 if len(figures.jobs) == MOST_JOBS:
                     figures.states["not_read"] += 1
                 elif layout.JOB in names:
-                    job = _job(folder)
-                    if layout.END in names and not job.figures.get("undo_owed"):
+                    job = describe_job(folder)
+                    if layout.END in names and not job.undo_owed:
                         self._ended[job_id] += 1
                         continue
                     figures.jobs.append(job)
@@ -149,13 +105,12 @@ class FigureReader:
     def _add_energies(self, figures: Figures) -> None:
         counted: dict[str, tuple[float, float]] = {}
         for job in figures.jobs:
-            now = counted[job.job_id] = job.figures.get("step", -1.0), job.figures.get("loads_joules", 0.0)
-            iterations, energy_j = (
-                max(0.0, a - b) for a, b in zip(now, self._counted.get(job.job_id, now), strict=True)
-            )
-            if "loads_joules" not in job.figures:
-                energy_j = iterations * job.figures.get("iteration_joules", 0.0)
-            saved = job.figures.get("energy_saved_ratio")
+            now = counted[job.job_id] = job.step, job.energy_j or 0.0
+            before = self._counted.get(job.job_id, now)
+            iterations, energy_j = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
+            if job.loads is None:
+                energy_j = iterations * (job.iter_energy_j or 0.0)
+            saved = job.verdict.saved
             figures.energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
@@ -164,19 +119,46 @@ class FigureReader:
         self._counted = counted
 
 
-def _job(folder: JobFolder) -> JobFigures:
-    told, state = describe_job(folder)
-    model, current = (state.model, state.current) if state is not None else (None, None)
+def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
+    """Returns what is told of a job: meaning and value, None if not known. Metrics' names begin with `pfo_fs_job_`."""
+    verdict, current, loads = job.verdict, job.current, job.loads
     inputs = current.source.plan_inputs if current is not None and current.source is not None else PlanInputs()
-    values: dict[str, Any] = {"step": -1, "converged": False, **told, "energy_j": None, **(told.get("loads") or {})}
-    for name in ("saved", "slower"):
-        values[name] = told.get(name)
-        values[f"{name}_error"] = None if values[name] is None else told[f"{name}_error"]
-    values["off_target"] = model and model.off_target
-    values["slow_pipelines"] = len(inputs.slow_pipelines) + (inputs.straggler is not None)
-    values["is_wrong"] = any(told.get(key) for key in ("problem", "yaml_problem", "last_error", "harm"))
-    figures = {name: float(values[key]) for name, (key, _) in _JOB_GAUGES.items() if values.get(key) is not None}
-    return JobFigures(plain_text(folder.job_id), owner_of(folder), told["state"], figures)
+    slow = len(inputs.slow_pipelines) + (inputs.straggler is not None)
+    number = current.number if current is not None and current.number >= 0 else None
+    settled = current is not None and current.converged
+    saved_error = None if verdict.saved is None else verdict.saved_error
+    slower_error = None if verdict.slower is None else verdict.slower_error
+    off_target = None if job.model is None else job.model.off_target
+    explained, controls = (None, None) if loads is None else (loads.explained, loads.controls)
+    is_wrong = any((job.problem, job.last_error, verdict.harm, current and current.yaml_problem))
+    return {
+        "step": ("Last optimizer step that a rank has reported.", job.step),
+        "ranks": ("Number of ranks of the job.", job.job.job_info.world_size if job.job is not None else None),
+        "ranks_registered": ("Number of ranks that have registered.", job.ranks_registered),
+        "iteration_seconds": ("Time of an iteration of the slowest rank, as last reported.", job.iter_time_s),
+        "iteration_joules": ("Energy of all GPUs of the job in an iteration, as last reported.", job.iter_energy_j),
+        "joules": (
+            "Energy of all GPUs in all steps; without LoadClocks, as if each took the last one's.",
+            job.energy_j,
+        ),
+        "energy_saved_ratio": ("Energy saved by the clocks in force, against max clocks.", verdict.saved),
+        "more_time_ratio": ("Time that they take more than max clocks, relative.", verdict.slower),
+        "energy_saved_error_ratio": ("Two standard errors of the energy saved.", saved_error),
+        "more_time_error_ratio": ("Two standard errors of the time.", slower_error),
+        "off_target_ratio": ("Time, or power if that is the target, above the job's target, relative.", off_target),
+        "schedule_number": ("Number of the schedule in force; it changes when a schedule is published.", number),
+        "settled": ("1 if the scheduler has measured the schedule in force, and keeps it.", settled),
+        "slow_pipelines": ("Number of pipelines that the others wait for.", slow),
+        "undo_owed": ("Clocks and power limits that the driver has not put back yet.", job.undo_owed),
+        "undo_failures": ("Attempts to put clocks and power limits back that have failed so far.", job.undo_failures),
+        "loads_explain_ratio": ("Share of what varies between ranks that loads explain (LoadClocks).", explained),
+        "loads_control_steps": (
+            "Steps at max clocks, drawn by chance, against which the others are measured.",
+            controls,
+        ),
+        "off": ("1 if the job, or every job, is switched off: it runs at default clocks.", job.off),
+        "problem": ("1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.", is_wrong),
+    }
 
 
 def registry_of(figures: Figures) -> CollectorRegistry:
@@ -208,8 +190,6 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     )
     site.add_metric([figures.site_problem], bool(figures.site_problem))
     yield site
-    for what, free in figures.free.items():
-        yield gauge(f"pfo_fs_directory_free_{what}", f"Free {what} of its file system.", free)
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
     counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
     yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)
@@ -226,11 +206,12 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     for job in figures.jobs:
         about.add_metric([job.job_id], {"user": job.user, "state": job.state})
     yield about
-    for name, (_, text) in _JOB_GAUGES.items():
+    told = [(job.job_id, _gauges(job)) for job in figures.jobs]
+    for name, (text, _) in _gauges(JobStatus(job_id="", off=False)).items():
         family = GaugeMetricFamily(f"pfo_fs_job_{name}", text, labels=[_JOB])
-        for job in figures.jobs:
-            if name in job.figures:
-                family.add_metric([job.job_id], job.figures[name])
+        for job_id, gauges in told:
+            if (value := gauges[name][1]) is not None:
+                family.add_metric([job_id], value)
         yield family
 
 

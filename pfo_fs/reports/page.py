@@ -130,34 +130,23 @@ def _purpose(data: JobData, window: Window) -> str:
 
 
 def _schedule_table(data: JobData) -> dict[str, object]:
-    rows = []
+    rows, size = [], data.job.job_info.world_size
     for window in data.windows[-_MOST_ROWS:]:
-        measured = window.measured
+        row = [f"{window.number}", f"{window.index.start_step}", _purpose(data, window)]
         clocks = [mhz for mhz in mean_clocks(data, window).values() if mhz]
-        figures = (measured.time_s, measured.energy_j, measured.power_w) if measured is not None else (None, None, None)
-        ranks = ""
-        if measured is not None and measured.ranks < data.job.job_info.world_size:
-            ranks = f" ({measured.ranks} of {data.job.job_info.world_size} ranks)"
-        row = {
-            "schedule": window.number,
-            "from step": window.index.start_step,
-            "what": _purpose(data, window),
-            "mean clock MHz": f"{fmean(clocks):,.0f}" if clocks else "–",
-            "time s": _cell(figures[0], ".4f") + ranks,
-            "energy J": _cell(figures[1], ",.0f"),
-            "power W": _cell(figures[2], ",.0f"),
-        }
+        row.append(f"{fmean(clocks):,.0f}" if clocks else "–")
+        if (measured := window.measured) is None:
+            row += ["–"] * 3
+        else:
+            row.append(f"{measured.time_s:.4f}" + (f" ({measured.ranks} of {size} ranks)" * (measured.ranks < size)))
+            row += ["–" if value is None else f"{value:,.0f}" for value in (measured.energy_j, measured.power_w)]
         rows.append(row)
     return {
         "caption": "All schedules",
         "lead": "The first schedules ran on colder GPUs, which draw less.",
-        "head": list(rows[0]),
-        "rows": [list(row.values()) for row in rows],
+        "head": ["schedule", "from step", "what", "mean clock MHz", "time s", "energy J", "power W"],
+        "rows": rows,
     }
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 # ---- the pipeline over time

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 from pfo_fs.arrays import np
 from pfo_fs.autotune.goals import TIMES_THE_ERROR
-from pfo_fs.reports.collect import Iteration, JobData, Window
+from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import spans_of
 
 _EQUAL_WORK = 0.03
@@ -17,16 +17,12 @@ _EQUAL_WORK = 0.03
 means of ten such iterations differ by 1 % by chance, about what a plan may be wrong by."""
 
 
-@dataclass(frozen=True)
-class Figures(Iteration):
-    """An iteration of the whole job: time until the end of the step, and energy over all GPUs.
+class Figures(NamedTuple):
+    """An iteration of the whole job: its duration in s, the energy of all GPUs in J, the time in s until the last
+    instruction has ended, where these come from, and the relative standard errors of the means; None: not known."""
 
-    Attributes:
-        span_s: Time in s until the last instruction has ended.
-        origin: How these figures were found, as text.
-        time_error, energy_error: Relative standard errors of the means; None: not known.
-    """
-
+    time_s: float
+    energy_j: float
     span_s: float
     origin: str
     time_error: float | None = None
@@ -52,12 +48,12 @@ class Savings:
     change_errors: tuple[float | None, float | None] = (None, None)
 
 
-def savings_of(data: JobData) -> Savings:
+def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     """Returns what the schedule in force saves.
 
     Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
     the work of the measured iterations at max clocks. Otherwise means are compared, of steps without a turn or of two
-    windows, unless iterations differ in work: then there is no baseline.
+    windows, unless iterations differ in work: then there is no baseline, except with `any_work`.
     """
     window = data.in_force
     alike = [other for other in data.windows if window is not None and other.is_like(window)]
@@ -71,7 +67,7 @@ def savings_of(data: JobData) -> Savings:
         baseline: Figures | None = measured  # any difference from an earlier window is an error of the energy counters
     elif (baseline := _same_work(data, measured)) is not None:
         scatter = []  # the errors of this baseline are those of the comparison
-    elif not work_differs:
+    elif any_work or not work_differs:
         baseline = without or _baseline(data)
     if baseline is None:
         return Savings(measured, None, work_differs)
@@ -157,25 +153,25 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     if (loads := data.loads) is not None and loads.energy_j:
         late, saved = loads.late or 0.0, loads.saved or 0.0
         more = late / (1 + late) * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
-        is_compared = None not in (loads.saved, loads.late)
+        by_hand = any(window.index.source.kind == "yaml" for window in data.windows)  # which loads did not measure
+        is_compared = None not in (loads.saved, loads.late) and not by_hand
         return JobTotal(loads.steps, loads.time_s, loads.energy_j, *more, is_compared, loads.steps)
     spans = steps_of(data)
-    measured = [w.measured.iteration for w in data.windows if w.measured is not None and w.measured.iteration]
-    if not measured or not spans:
+    energies = [(w.measured.time_s, w.measured.energy_j) for w in data.windows if w.measured and w.measured.energy_j]
+    if not energies or not spans:
         return None
-    mean = Iteration(fmean(it.time_s for it in measured), fmean(it.energy_j for it in measured))
     # Iterations that differ in work are not those that were measured at max clocks.
     baseline = None if savings.work_differs else savings.baseline
-    sums, known = np.zeros(4), 0
+    sums, measured, mean = np.zeros((2, 2)), 0, np.mean(energies, axis=0)
     for window, count in spans:
-        iteration = window.measured.iteration if window is not None and window.measured is not None else None
-        known += 0 if iteration is None else count
-        iteration = iteration or mean
-        base = baseline or iteration
-        more = iteration.time_s - base.time_s, iteration.energy_j - base.energy_j
-        sums += count * np.array([iteration.time_s, iteration.energy_j, *more])
-    time_s, energy_j, *more = sums.tolist()
-    return JobTotal(sum(n for _, n in spans), time_s, energy_j, more[0], more[1], baseline is not None, known)
+        found = window.measured if window is not None else None
+        now = mean
+        if found is not None and found.energy_j is not None:
+            now, measured = np.array((found.time_s, found.energy_j)), measured + count
+        sums += count * np.array([now, now - (baseline[:2] if baseline is not None else now)])
+    (time_s, energy_j), (more_time_s, more_energy_j) = sums.tolist()
+    iterations = sum(count for _, count in spans)
+    return JobTotal(iterations, time_s, energy_j, more_time_s, more_energy_j, baseline is not None, measured)
 
 
 def steps_of(data: JobData) -> list[tuple[Window | None, int]]:

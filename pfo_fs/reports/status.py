@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Group
 from rich.text import Text
 
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
-from pfo_fs.reports.collect import JobState, Quietly, read_state
-from pfo_fs.reports.verdict import MUCH_SLOWER, verdict_of
-from pfo_fs.reports.wording import energy_text, switching_of, switching_text, term_text
+from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.reports.collect import Quietly, read_state
+from pfo_fs.reports.directory import owner_of
+from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
+from pfo_fs.reports.wording import energy_text, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -28,18 +30,90 @@ _MOST_HOSTS = 2000
 """Progress is read from at most this many hosts of a job."""
 
 
-def collect_status(shared: SharedDirectory, live: int = 50) -> dict[str, Any]:
-    """Reads the state of daemon and jobs, the newest jobs first.
+class JobStatus(BaseModel):
+    """One job of a directory: its records as they were read, and what follows from them.
 
-    Reads at most 500 folders and for about 10 s; `folders_without_job` counts those of them that hold no job, and
-    `jobs_not_shown` all other jobs and folders that are not in the result.
+    Attributes:
+        off: Whether it is switched off, by itself or with all jobs.
+        state: `waiting`, `running`, `broken` or `ended`.
+        problem: What cannot be read; empty if nothing. Where that is `job.json`, nothing below is known.
+        term: Which ranks follow the schedule in force, and until when.
+        iter_energy_j: Energy of all GPUs in the last iteration; None while that of a rank is not known.
+        energy_j: That of all iterations, as if each had taken as much as the last one.
+        clocks_mhz: The clocks that are set now, without repetitions; `clock_backends`: how, with the number of ranks.
     """
+
+    job_id: str
+    user: str = ""
+    off: bool
+    state: str = "waiting"
+    problem: str = ""
+    job: bodies.JobBody | None = None
+    claim: bodies.ClaimBody | None = None
+    current: bodies.CurrentBody | None = None
+    model: bodies.ModelBody | None = None
+    end: bodies.EndBody | None = None
+    end_text: str = ""
+    term: str = ""
+    ranks: list[bodies.RankProgress] = []
+    ranks_registered: int = 0
+    held_ranks: list[int] = []
+    step: int = -1
+    iter_time_s: float | None = None
+    iter_energy_j: float | None = None
+    energy_j: float | None = None
+    clocks_mhz: list[int] = []
+    clock_backends: dict[str, int] = {}
+    undo_owed: int = 0
+    undo_failures: int = 0
+    last_error: str = ""
+    loads: LoadsKnown | None = None
+    verdict: Verdict = Verdict()
+
+    @property
+    def held_text(self) -> str:
+        """Says how many ranks have let go of their clocks."""
+        if self.job is None:
+            return "its ranks cannot be read"
+        size = self.job.job_info.world_size
+        missing = sorted(set(range(size)).difference(self.held_ranks))
+        if not missing:
+            return f"all {size} ranks are at default clocks"
+        first = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        return f"{len(self.held_ranks)} of {size} ranks report default clocks; not yet: {first}"
+
+
+class DaemonStatus(bodies.DaemonBody):
+    """The daemon's record, and whether the daemon gives signs of life."""
+
+    alive: bool
+
+
+class DirectoryStatus(BaseModel):
+    """The daemon of a directory and its jobs: those that run and some that have ended, the newest first.
+
+    `off_about` says who has switched all jobs off; None: they are not. `folders_without_job` counts those of the
+    folders read that hold no job, and `jobs_not_shown` all other jobs and folders.
+    """
+
+    shared_dir: str
+    daemon: DaemonStatus | None
+    site_problem: str
+    off_about: str | None
+    jobs: list[JobStatus]
+    folders_without_job: int
+    jobs_not_shown: int
+    archived_jobs: int
+
+
+def collect_status(shared: SharedDirectory, live: int = 50) -> DirectoryStatus:
+    """Reads the state of daemon and jobs: at most 500 folders, and for about 10 s."""
     told, since_s = _daemon(shared), time.monotonic()
     switch = OffSwitch(shared.files)
     switched = _quietly(switch.read) or SwitchedOff()
     ids = shared.newest_job_ids()
-    running: list[dict[str, Any]] = []
-    over: list[dict[str, Any]] = []
+    running: list[JobStatus] = []
+    over: list[JobStatus] = []
     empty = 0
     for job_id in ids[:_MOST_FOLDERS]:
         if len(running) == live or time.monotonic() - since_s > _MOST_SECONDS:
@@ -49,35 +123,32 @@ def collect_status(shared: SharedDirectory, live: int = 50) -> dict[str, Any]:
         if layout.JOB not in names:
             empty += 1
         elif layout.END not in names:
-            running.append(describe_job(folder, switched)[0])
+            running.append(describe_job(folder, switched))
         elif len(over) < _MOST_ENDED:
-            over.append(describe_job(folder, switched)[0])
+            over.append(describe_job(folder, switched))
     daemon = None if told is None else _with_sign_of_life(shared, told, since_s)
-    return {
-        "shared_dir": plain_text(str(shared.files.root)),
-        "daemon": daemon,
-        "site_problem": site.problem if (site := _quietly(read_site_policy, shared)) else "",
-        "off": switched.everything,
-        "off_about": switch.about(layout.EVERY_JOB) if switched.everything else "",
-        "jobs": running + over,
-        "folders_without_job": empty,
-        "jobs_not_shown": len(ids) - len(running) - len(over) - empty,
-        "archived_jobs": len(shared.archived_job_ids()),
-    }
+    return DirectoryStatus(
+        shared_dir=plain_text(str(shared.files.root)),
+        daemon=daemon,
+        site_problem=site.problem if (site := _quietly(read_site_policy, shared)) else "",
+        off_about=switch.about(layout.EVERY_JOB) if switched.everything else None,
+        jobs=running + over,
+        folders_without_job=empty,
+        jobs_not_shown=len(ids) - len(running) - len(over) - empty,
+        archived_jobs=len(shared.archived_job_ids()),
+    )
 
 
-def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s: float) -> dict[str, Any]:
-    """The daemon's record, and whether its counter changes within 1.5 s; the times of two hosts are not compared."""
+def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s: float) -> DaemonStatus:
+    """The daemon is alive if its counter changes within 1.5 s; the times of two hosts are not compared."""
     alive = False
-    while not told.stopped and not alive:
+    while not told.stopped and not alive and time.monotonic() - since_s < _HEARTBEAT_WAIT_S:
         newer = _daemon(shared)
         if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
             alive, told = not newer.stopped, newer
-        elif time.monotonic() - since_s >= _HEARTBEAT_WAIT_S:
-            break
         else:
             time.sleep(0.1)
-    return {**told.model_dump(), "alive": alive}
+    return DaemonStatus(**told.model_dump(), alive=alive)
 
 
 def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
@@ -90,8 +161,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
         return ""
     if claim is None or claim.kind == "daemon":
         told = _daemon(shared)
-        alive = told is not None and _with_sign_of_life(shared, told, time.monotonic())["alive"]
-        return "daemon" if alive else ""
+        return "daemon" if told is not None and _with_sign_of_life(shared, told, time.monotonic()).alive else ""
     signs = (f"{layout.PROGRESS}/0.json", layout.YAML_STATUS, layout.CURRENT)
 
     def seen() -> list[bytes | None]:
@@ -105,185 +175,148 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
     return "rank 0"
 
 
-def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> tuple[dict[str, Any], JobState | None]:
-    """Returns the state of one job as plain data, and as it was read; `problem` in it names what cannot be read.
-
-    What is switched off in the directory is read unless it is given.
-    """
+def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobStatus:
+    """Reads the state of one job; what is switched off in the directory is read unless it is given."""
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
-    row: dict[str, Any] = {"job_id": folder.job_id, "state": "waiting", "problem": ""}
-    row["off"] = switched.covers(folder.job_id)
+    off = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
-        row |= _about(state)
-        number = row.get("schedule")
-        index = None if number is None else _quietly(folder.read, bodies.IndexBody, number=number)
-        verdict = verdict_of(state)
-        row |= verdict._asdict() | {name: getattr(verdict, name) for name in ("saved_text", "slower_text", "harm")}
-        row["term"] = term_text(index, row["step"]) if index is not None else ""
-        return {**row, "ranks_registered": len(folder.numbers(bodies.RanksBody))}, state
+        ranks, loads = sorted(state.progress, key=lambda rank: rank.rank), state.loads
+        energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
+        iter_energy_j = sum(energies) if energies and len(energies) == state.job.job_info.world_size else None
+        ways = Counter(rank.clock_backend for rank in ranks if rank.clock_backend)
+        step, number = max((rank.step for rank in ranks), default=-1), state.current.number if state.current else -1
+        index = None if number < 0 else _quietly(folder.read, bodies.IndexBody, number=number)
+        return JobStatus(
+            job_id=plain_text(folder.job_id),
+            user=owner_of(folder),
+            off=off,
+            state=state.word,
+            problem=next(iter(state.unreadable), ""),
+            job=state.job,
+            claim=state.claim,
+            current=state.current,
+            model=state.model,
+            end=state.end,
+            loads=loads,
+            end_text=state.text if state.end is not None else "",
+            term=term_text(index, step) if index is not None else "",
+            ranks=ranks,
+            ranks_registered=len(folder.numbers(bodies.RanksBody)),
+            held_ranks=[rank.rank for rank in ranks if rank.held],
+            step=step,
+            iter_time_s=max((rank.iter_time for rank in ranks if rank.iter_time is not None), default=None),
+            iter_energy_j=iter_energy_j,
+            energy_j=(loads and loads.energy_j) or (iter_energy_j and iter_energy_j * (step + 1)),
+            clocks_mhz=sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
+            clock_backends=dict(sorted(ways.items())),
+            undo_owed=sum(rank.undo_owed for rank in ranks),
+            undo_failures=sum(rank.undo_failures for rank in ranks),
+            last_error=next((r.error for r in sorted(ranks, key=lambda rank: not rank.undo_owed) if r.error), ""),
+            verdict=verdict_of(state),
+        )
     except (RecordError, StoreError) as error:
-        return {**row, "problem": str(error.args[-1])}, None
-
-
-def _about(state: JobState) -> dict[str, Any]:
-    """What a job's own records say of it, as plain data."""
-    info, ranks, current, end = state.job.job_info, state.progress, state.current, state.end
-    times = [rank.iter_time for rank in ranks if rank.iter_time is not None]
-    energies = [rank.iter_energy for rank in ranks if rank.iter_energy is not None]
-    row: dict[str, Any] = {
-        "problem": next(iter(state.unreadable), ""),
-        **info.model_dump(include={"world_size", "pp_degree", "dp_degree", "tp_degree"}),
-        "started": state.job.started,
-        "coordination": state.claim.kind if state.claim else None,
-        "held_ranks": sorted(rank.rank for rank in ranks if rank.held),
-        "ranks": [rank.model_dump() for rank in sorted(ranks, key=lambda rank: rank.rank)],
-        "step": max((rank.step for rank in ranks), default=-1),
-        "iter_time_s": max(times, default=None),
-        "iter_energy_j": sum(energies) if energies and len(energies) == info.world_size else None,
-        "last_error": next(
-            (rank.error for rank in sorted(ranks, key=lambda rank: not rank.undo_owed) if rank.error), ""
-        ),
-        "clocks_mhz": sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
-        "undo_owed": sum(rank.undo_owed for rank in ranks),
-        "undo_failures": sum(rank.undo_failures for rank in ranks),
-        "switching": switching_of(ranks),
-        "loads": state.loads.model_dump() if state.loads is not None else None,
-        "clock_backends": dict(Counter(rank.clock_backend for rank in ranks if rank.clock_backend)),
-    }
-    like_the_last = row["iter_energy_j"] and row["iter_energy_j"] * (row["step"] + 1)
-    row["energy_j"] = (state.loads and state.loads.energy_j) or like_the_last
-    if state.job.coordination == "none":
-        row |= {"state": "running", "coordination": "none", "sets": state.job.scheduler}
-    if current is not None:
-        by_scheduler = current.source is None or current.source.kind == "scheduler"
-        row |= {
-            **current.model_dump(include={"state", "message", "yaml_problem", "converged"}),
-            "status_text": current.status_text if by_scheduler else "",
-            "schedule": current.number if current.number >= 0 else None,
-            "schedule_source": current.source.kind if current.source else None,
-            "from_step": current.start_step,
-        }
-    if end is not None:
-        row |= {
-            "state": "ended",
-            "end_reason": end.reason,
-            "end_text": state.text,
-            "message": end.message or row.get("message", ""),
-        }
-    return row
+        return JobStatus(job_id=folder.job_id, off=off, problem=str(error.args[-1]))
 
 
 _HEADS = ["state", "saved", "slower", "clocks now", "energy so far", "job"]
 """The job is the last column, since its name is long: where a screen is too narrow, it goes on in the next line."""
 
 
-def render(state: dict[str, Any], verbose: bool = False) -> Group:
+def render(state: DirectoryStatus, verbose: bool = False) -> Group:
     """Returns the screen; `verbose`: with the details of each job."""
-    daemon = state["daemon"]
+    daemon = state.daemon
     line = Text()
-    line.append(state["shared_dir"], style="bold")
+    line.append(state.shared_dir, style="bold")
     line.append("   daemon: ")
     if daemon is None:
-        scheduled = any(job.get("coordination") == "daemon" for job in state["jobs"])
+        scheduled = any(job.claim is not None and job.claim.kind == "daemon" for job in state.jobs)
         line.append("its record is missing" if scheduled else "none has run here", style="yellow")
-    elif daemon["alive"]:
-        line.append(f"{daemon['host']}:{daemon['pid']}", style="green")
-        line.append(f", generation {daemon['generation']}, {daemon['scheduler']}, pfo-fs {daemon['version']}")
-    elif daemon["stopped"]:
-        line.append(f"stopped (was {daemon['host']}:{daemon['pid']}); schedules stay as they are", style="yellow")
+    elif daemon.alive:
+        line.append(f"{daemon.host}:{daemon.pid}", style="green")
+        line.append(f", generation {daemon.generation}, {daemon.scheduler}, pfo-fs {daemon.version}")
+    elif daemon.stopped:
+        line.append(f"stopped (was {daemon.host}:{daemon.pid}); schedules stay as they are", style="yellow")
     else:
-        line.append(f"silent (was {daemon['host']}:{daemon['pid']})", style="bold red")
-    if state["archived_jobs"]:
-        line.append(f"   {state['archived_jobs']} archived", style="dim")
-
-    if state["site_problem"]:
-        line.append(f"\n{state['site_problem']}; its rules are not in force", style="bold yellow")
-    if state["off"]:
+        line.append(f"silent (was {daemon.host}:{daemon.pid})", style="bold red")
+    if state.archived_jobs:
+        line.append(f"   {state.archived_jobs} archived", style="dim")
+    if state.site_problem:
+        line.append(f"\n{state.site_problem}; its rules are not in force", style="bold yellow")
+    if state.off_about is not None:
         line.append("\nall jobs are switched off", style="bold yellow")
-        line.append(f" ({state['off_about'] or 'off/all is there'}); `pfo-fs on --all` ends that", style="yellow")
-
+        line.append(f" ({state.off_about or 'off/all is there'}); `pfo-fs on --all` ends that", style="yellow")
     rest = []
-    if state["folders_without_job"]:
-        rest.append(f"{state['folders_without_job']:,} folders without job.json")
-    if state["jobs_not_shown"]:
-        rest.append(f"{state['jobs_not_shown']:,} more jobs, older or over")
-    if not state["jobs"]:
+    if state.folders_without_job:
+        rest.append(f"{state.folders_without_job:,} folders without job.json")
+    if state.jobs_not_shown:
+        rest.append(f"{state.jobs_not_shown:,} more jobs, older or over")
+    if not state.jobs:
         rest.insert(0, "no jobs")
-    rows = [_HEADS, *(_row(job) for job in state["jobs"])]
+    rows = [_HEADS, *map(_row, state.jobs)]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
     rows = [[*map(str.ljust, row, widths), row[-1]] for row in rows]
-    parts = [Text("".join(rows[0]), style="dim")] if state["jobs"] else []
-    for job, row in zip(state["jobs"], rows[1:], strict=True):
-        red = "bold red" * ((job.get("slower") or 0.0) > MUCH_SLOWER)
-        styles = [_STATE_STYLE.get(job["state"], ""), "", red, "", "", "bold"]
-        parts += [Text.assemble(*zip(row, styles, strict=True)), *_render_job(job, verbose)]
+    parts = [Text("".join(rows[0]), style="dim")] if state.jobs else []
+    for job, row in zip(state.jobs, rows[1:], strict=True):
+        red = "bold red" * ((job.verdict.slower or 0.0) > MUCH_SLOWER)
+        styles = [_STATE_STYLE.get(job.state, ""), "", red, "", "", "bold"]
+        parts += [Text.assemble(*zip(row, styles, strict=True)), *_about(job, verbose)]
     return Group(line, *parts, *([Text("; ".join(rest), style="dim")] if rest else []))
 
 
-def _row(job: dict[str, Any]) -> list[str]:
+def _row(job: JobStatus) -> list[str]:
     """The cells of a job in the table."""
-    over, switched = job["state"] == "ended", job.get("off")
-    clocks, ways = job.get("clocks_mhz") or [], job.get("clock_backends", {})
+    over, clocks = job.state == "ended", job.clocks_mhz
     now = f"{clocks[0]:,}" if len(clocks) == 1 else f"{clocks[0]:,}–{clocks[-1]:,}" if clocks else ""
-    now = f"{now} MHz" if now else "not set" if ways and set(ways) == {"none"} else "default"
+    now = f"{now} MHz" if now else "not set" if set(job.clock_backends) == {"none"} else "default"
     return [
-        job.get("end_text") or ("off" if switched else job["state"]),
-        *("–" if switched and not over else job.get(name, "–") for name in ("saved_text", "slower_text")),
-        "–" if over or not job.get("ranks") else now,
-        f"~{energy_text(job['energy_j'])}" if job.get("energy_j") else "–",
-        job["job_id"],
+        job.end_text or ("off" if job.off else job.state),
+        *(["–", "–"] if job.off and not over else [job.verdict.saved_text, job.verdict.slower_text]),
+        "–" if over or not job.ranks else now,
+        f"~{energy_text(job.energy_j)}" if job.energy_j else "–",
+        job.job_id,
     ]
 
 
-def _render_job(job: dict[str, Any], verbose: bool) -> list[Text]:
+def _about(job: JobStatus, verbose: bool) -> list[Text]:
     """Returns lines with what a person should know of a job; with all that is known, if `verbose`."""
-    lines, over = [], bool(job.get("end_reason"))
-    if job.get("off") and not over:
-        lines.append(Text(f"  switched off: {held_text(job)}", style="bold yellow"))
-    if job.get("harm") and not over and not job.get("off"):
-        lines.append(Text(f"  {job['harm']}", style="bold red"))
+    lines, current = [], job.current
+    if job.end is None and job.off:
+        lines.append(Text(f"  switched off: {job.held_text}", style="bold yellow"))
+    elif job.end is None and job.verdict.harm:
+        lines.append(Text(f"  {job.verdict.harm}", style="bold red"))
     if verbose:
         lines += [Text(f"  {text}", style="cyan") for text in _details(job) if text]
-    if job.get("undo_owed"):
-        text = f"{job['undo_owed']} GPU setting(s) could not be put back yet ({job['undo_failures']} attempts failed)"
+    if job.undo_owed:
+        text = f"{job.undo_owed} GPU setting(s) could not be put back yet ({job.undo_failures} attempts failed)"
         lines.append(Text(f"  {text}", style="bold red"))
-    refused = job.get("yaml_problem") and f"schedule.yaml refused: {job['yaml_problem']}"
-    texts = dict.fromkeys(filter(None, (job["problem"], job.get("message"), refused, job.get("last_error"))))
-    texts.pop(job.get("end_reason") or "", None)
-    lines.extend(Text(f"  {text}", style="red" if job["state"] == "broken" else "yellow") for text in texts)
+    refused = f"schedule.yaml refused: {current.yaml_problem}" if current is not None and current.yaml_problem else ""
+    said = (job.end and job.end.message) or (current.message if current is not None else "")
+    texts = dict.fromkeys(filter(None, (job.problem, said, refused, job.last_error, job.loads and job.loads.problem)))
+    texts.pop(job.end.reason if job.end is not None else "", None)
+    lines.extend(Text(f"  {text}", style="red" if job.state == "broken" else "yellow") for text in texts)
     return lines
 
 
-def _details(job: dict[str, Any]) -> Iterator[str]:
+def _details(job: JobStatus) -> Iterator[str]:
     """Who schedules a job, what runs, and the texts of the scheduler and of the clock processes."""
-    schedule, ways = job.get("schedule"), job.get("clock_backends", {})
-    without = f"sets a {job['sets'].replace('_', ' ')}" if job.get("sets") else "no schedule"
-    facts = [
-        f"scheduled by: {job.get('coordination') or 'no process'}",
-        f"{job.get('ranks_registered', 0)}/{job.get('world_size', '?')} ranks",
-        without if schedule is None else f"schedule {schedule} ({job['schedule_source']})",
-        f"step {job['step']}" if job.get("step", -1) >= 0 else "",
-    ]
-    yield ", ".join(filter(None, facts))
-    yield job.get("status_text") or ""
-    if (loads := job.get("loads")) is not None:
-        yield loads["text"]
-    if not job.get("end_reason"):
-        yield f"schedule {schedule}: {job['term']}" if job.get("term") else ""
-        counts = (f"{way} ({n} rank{'s' * (n > 1)})" if len(ways) > 1 else way for way, n in sorted(ways.items()))
+    current, ways, runs = job.current, job.clock_backends, "no schedule"
+    who: str = job.claim.kind if job.claim is not None else "no process"
+    if job.job is not None and job.job.coordination == "none":
+        runs = f"sets a {job.job.scheduler.replace('_', ' ')}"
+    if current is not None and current.number >= 0:
+        runs = f"schedule {current.number} ({current.source.kind if current.source else '?'})"
+    size = job.job.job_info.world_size if job.job is not None else "?"
+    step = f", step {job.step}" if job.step >= 0 else ""
+    yield f"user {job.user}, scheduled by: {who}, {job.ranks_registered}/{size} ranks, {runs}{step}"
+    if current is not None and (current.source is None or current.source.kind == "scheduler"):
+        yield current.status_text
+    yield job.loads.text if job.loads is not None else ""
+    if job.end is None:
+        yield f"schedule {current.number}: {job.term}" if current is not None and job.term else ""
+        counts = (f"{way} ({n} rank{'s' * (n > 1)})" if len(ways) > 1 else way for way, n in ways.items())
         yield f"clocks set through: {', '.join(counts)}" if ways else ""
-        yield switching_text(job["switching"]) if job.get("switching") else ""
-
-
-def held_text(job: dict[str, Any]) -> str:
-    """Says how many ranks of a job have let go of their clocks."""
-    held, size = len(job.get("held_ranks", ())), job.get("world_size", "?")
-    missing = sorted(set(range(size)) - set(job.get("held_ranks", ()))) if isinstance(size, int) else []
-    if not missing:
-        return f"all {size} ranks are at default clocks"
-    first = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    return f"{held} of {size} ranks report default clocks; not yet: {first}"
+        yield switching_text(job.ranks)
 
 
 def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:

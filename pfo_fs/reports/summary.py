@@ -16,23 +16,21 @@ from pfo_fs.reports.wording import (
     percent,
     seconds_text,
     signed_percent,
-    switching_of,
     switching_text,
     term_text,
-    with_error,
 )
 
 
 def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float] | None = None) -> dict[str, object]:
     """Returns savings against max clocks, of an iteration and of the whole job; `rates`: {"{} kg CO2": 0.38}."""
     loads, verdict = data.loads, verdict_of(data)
-    if loads is not None:
+    if loads is not None and verdict.by == "loads":
         title, lead, missing = "Clocks from loads, against max clocks", loads.text, ""
         cards = _load_cards(loads, verdict)
     else:
         compared = savings.change_errors[1] is not None
         title, lead, missing = "Against max clocks" if compared else "An iteration", _how(savings), _missing(savings)
-        cards = _compared(savings) if compared else _alone(savings)
+        cards = _iteration_cards(savings)
         lead = f"{_in_force(data)} {lead}"
     total = total_of(data, savings)
     return {
@@ -49,49 +47,40 @@ def _how(savings: Savings) -> str:
     """Where the figures come from."""
     if savings.measured is None:
         return ""
-    baseline = savings.baseline
-    compared = (
-        f", compared with those {baseline.origin}"
-        if baseline is not None and savings.change_errors[1] is not None
-        else ""
-    )
-    return f"Figures {savings.measured.origin}{compared}."
+    compared = savings.baseline is not None and savings.change_errors[1] is not None
+    beside = f", compared with those {savings.baseline.origin}" if savings.baseline is not None and compared else ""
+    return f"Figures {savings.measured.origin}{beside}."
 
 
 def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, object]:
     return {"title": title, "kind": kind, "big": big, "small": small}
 
 
-def _compared(savings: Savings) -> list[dict[str, object]]:
-    """What the schedule in force changes, in percent."""
+def _energy_card(title: str, change: float | None, error: float, small: str) -> dict[str, object]:
+    """A relative change of energy; green if it is less, beyond the error."""
+    big = "not known yet" if change is None else signed_percent(change, 1, error)
+    return _card(title, big, small, kind="good" if change is not None and change < -error else "even")
+
+
+def _time_card(title: str, change: float | None, error: float | None, small: str) -> dict[str, object]:
+    """A relative change of time; red if people notice it."""
+    big = "not known yet" if change is None else signed_percent(change, 2, error)
+    return _card(title, big, small, kind="bad" if (change or 0.0) > MUCH_SLOWER else "even")
+
+
+def _iteration_cards(savings: Savings) -> list[dict[str, object]]:
+    """What the schedule in force changes; what an iteration takes, where there is nothing to compare it with."""
     now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
-    assert now is not None
-    assert base is not None
-    assert energy_error is not None
-    return [
-        _card(
-            "energy per iteration",
-            with_error(signed_percent(now.energy_j / base.energy_j - 1), energy_error),
-            f"{now.energy_j:,.0f} J instead of {base.energy_j:,.0f} J",
-            kind="good" if now.energy_j < (1 - energy_error) * base.energy_j else "even",
-        ),
-        _card(
-            "time per iteration",
-            with_error(signed_percent(now.span_s / base.span_s - 1, 2), time_error, 2),
-            f"{seconds_text(now.span_s)} instead of {seconds_text(base.span_s)}",
-            kind="bad" if now.span_s > (1 + MUCH_SLOWER) * base.span_s else "even",
-        ),
-    ]
-
-
-def _alone(savings: Savings) -> list[dict[str, object]]:
-    """What an iteration takes, where there is nothing to compare it with."""
-    now = savings.measured
     if now is None:
         return []
+    energy, time = f"{now.energy_j:,.0f} J", seconds_text(now.span_s)
+    if base is None or energy_error is None:
+        return [_card("energy per iteration", energy), _card("time per iteration", time)]
+    more_energy, more_time = now.energy_j / base.energy_j - 1, now.span_s / base.span_s - 1
+    energy, time = f"{energy} instead of {base.energy_j:,.0f} J", f"{time} instead of {seconds_text(base.span_s)}"
     return [
-        _card("energy per iteration", f"{now.energy_j:,.0f} J"),
-        _card("time per iteration", seconds_text(now.span_s)),
+        _energy_card("energy per iteration", more_energy, energy_error, energy),
+        _time_card("time per iteration", more_time, time_error, time),
     ]
 
 
@@ -141,15 +130,11 @@ def _missing(savings: Savings) -> str:
 
 
 def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
-    against, energy, time = f"against {known.controls:,} control steps", "not known yet", "not known yet"
-    if known.saved is not None:
-        energy = with_error(signed_percent(-known.saved), verdict.saved_error)
-    if known.late is not None:
-        time = with_error(signed_percent(known.late, 2), verdict.slower_error, 2)
+    against = f"against {known.controls:,} control steps"
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        _card("energy", energy, against),
-        _card("time", time, against, kind="bad" if (known.late or 0.0) > MUCH_SLOWER else "even"),
+        _energy_card("energy", None if known.saved is None else -known.saved, verdict.saved_error, against),
+        _time_card("time", known.late, verdict.slower_error, against),
         _card("loads explain", explained, "of what varies between ranks"),
         _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
     ]
@@ -158,15 +143,14 @@ def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
 def messages(data: JobData) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     rows = [("warn", "slower", verdict_of(data).harm), ("warn", "marks", nothing_marked(data))]
+    rows.append(("warn", "clocks from loads", data.loads.problem if data.loads is not None else ""))
     current = data.current
     if current is not None:
         state = "warn" if data.end is None or current.state == "broken" else "info"
         rows += [(state, "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
         if current.source is None or current.source.kind == "scheduler":  # its figures are of its own plan
             rows.append(("info", "scheduler", current.status_text))
-    switching = switching_of(data.progress)
-    if switching:
-        rows.append(("info", "clocks", switching_text(switching)))
+    rows.append(("info", "clocks", switching_text(data.progress)))
     if data.end is not None:
         rows.append(("info", f"ended: {data.text}", data.end.message or data.end.reason))
     by_text: dict[tuple[str, str], list[int]] = {}

@@ -6,14 +6,12 @@ The durations are also written as CSV, which `pfo-fs simulate --trace` replays.
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.autotune.job_layout import numbered_iterations, pipeline_of, steps_of
@@ -124,17 +122,12 @@ def measured_pipeline(data: JobData, window: Window, pipeline: int) -> MeasuredP
         if not all(0 < time_s < math.inf for time_s in times):
             continue
         watts = [
-            _plausible(fitted.get((name, mhz), energy_j / time_s))
+            power_w if 0 < (power_w := fitted.get((name, mhz), energy_j / time_s)) < math.inf else 0.0
             for row, entry, fitted in zip(rows, entries, powers, strict=True)
             for (name, _, mhz), (time_s, energy_j, _) in zip(entry, row, strict=True)
         ]
         laid[number] = Laid(dag, starts_of(dag, times), times, [mhz for row in entries for _, _, mhz in row], watts)
     return MeasuredPipeline(ranks, results, laid)
-
-
-def _plausible(power_w: float) -> float:
-    """A power, or 0 if it is impossible, as for an instruction between two ticks of the energy counter."""
-    return power_w if 0 < power_w < math.inf else 0.0
 
 
 def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:
@@ -152,9 +145,6 @@ def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
     durations at max clocks, and those at other clocks would have to be converted by a model of the GPU. With tensor
     parallelism, durations are those of the first rank of each group.
 
-    Args:
-        path: The file; compressed by gzip if its name ends in .gz.
-
     Returns:
         The number of `steps`, `pipelines` and `rows` in the file.
 
@@ -165,7 +155,7 @@ def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
     steps: set[int] = set()
     pipelines: set[int] = set()
     rows = 0
-    with _opened(path) as file:
+    with output_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(TRACE_COLUMNS)
         for step, pipeline, laid in at_max_clocks(data):
@@ -180,16 +170,6 @@ def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
                 "ranks, or the order of instructions is not known, so there is no trace to write"
             )
     return {"steps": len(steps), "pipelines": len(pipelines), "rows": rows}
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    with output_file(path) as file:
-        if not os.fspath(path).endswith(".gz"):
-            yield file
-            return
-        with gzip.open(file.buffer, "wt", encoding="utf-8", newline="") as compressed:
-            yield compressed
 
 
 def at_max_clocks(data: JobData) -> Iterator[tuple[int, int, Laid]]:

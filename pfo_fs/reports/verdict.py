@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
+from pfo_fs.models import FrequencySchedule
 from pfo_fs.reports.collect import JobData, JobState, collect_job
-from pfo_fs.store import bodies
+from pfo_fs.store import bodies, layout
 
 MUCH_SLOWER = 0.01
 """Relative: people notice so much. `harm` adds what the target allows; the red of `status` and of cards does not."""
+_MOST_PIPELINES = 16
+"""Pipelines with clocks by hand are looked at up to this number."""
+_OF_LOADS = 0.06
+"""Relative: what loads are expected to explain of a step's time at max clocks, as long as they are used."""
 _LEAST_SLOWER = 0.001
 """Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict:
     """Figures against default clocks, relative, with two standard errors; None: not known.
 
     `allowed` is how much slower the target lets the job be. `by` decides the clocks: `scheduler`, `yaml`, `loads`.
@@ -88,7 +96,7 @@ def verdict_of(state: JobState) -> Verdict:
     if is_overruled(state):
         return Verdict()
     if source is not None and source.kind == "yaml":
-        return _by_hand(state)._replace(allowed=allowed, by="yaml")
+        return replace(_by_hand(state), allowed=allowed, by="yaml")
     if loads is not None:
         return Verdict(
             loads.saved, 2 * (loads.saved_error or 0.0), loads.late, 2 * (loads.late_error or 0.0), by="loads"
@@ -117,11 +125,58 @@ def _by_hand(state: JobState) -> Verdict:
     """What was measured under the schedule in force and the first one: reading all of a large job takes seconds."""
     from pfo_fs.reports.savings import savings_of
 
-    found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3))
+    found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3), any_work=True)
     now, base, (time_error, energy_error) = found.measured, found.baseline, found.change_errors
     if now is None or base is None or time_error is None or energy_error is None:
-        return Verdict()
+        step = state.loads.last if state.loads is not None else None
+        if step is None or not max(step.full_s):
+            return Verdict()
+        return Verdict(slower=max(step.work_s) / max(step.full_s) - 1, slower_error=_OF_LOADS)
     return Verdict(1 - now.energy_j / base.energy_j, energy_error, now.span_s / base.span_s - 1, time_error)
+
+
+def expected_slowdown(data: JobData, schedules: Sequence[FrequencySchedule]) -> float | None:
+    """Returns by how much longer iterations would take under schedules than at the highest clocks, relative.
+
+    By what the job has measured. Times are taken to be linear in 1 / clock, and those of an instruction that was
+    measured at one clock only to follow it as others do. None while none was measured at two, or an order is not known.
+
+    Raises:
+        PlanError: The profile in the job's folder, or the recorded orders, cannot be right.
+    """
+    from pfo_fs.planner import read_profile
+    from pfo_fs.reports.timeline import dag_of, starts_of
+
+    content = data.folder.read_file(layout.PROFILE)
+    measured = read_profile(layout.PROFILE, content.decode(errors="replace")).measurements if content else {}
+    ends = {kind: (points[0], points[-1]) for kind, points in measured.items()}
+    follows = {
+        kind: (low.time_s / high.time_s - 1) / (high.frequency_mhz / low.frequency_mhz - 1)
+        for kind, (high, low) in ends.items()
+        if low.frequency_mhz < high.frequency_mhz
+    }
+    if not follows:
+        return None
+    clocks_of = {schedule.rank: [mhz for _, mhz in schedule.frequencies] for schedule in schedules}
+
+    def time_s(kind: tuple[int, str], mhz: int) -> float:
+        high, share = ends[kind][0], follows.get(kind, fmean(follows.values()))
+        return high.time_s * (1 + share * (high.frequency_mhz / (mhz or high.frequency_mhz) - 1))
+
+    longest = 0.0
+    for pipeline in range(min(data.job.job_info.dp_degree, _MOST_PIPELINES)):
+        dag = dag_of(data, pipeline)
+        kinds = [(node.stage, node.name.lower()) for node in dag.instructions] if dag is not None else []
+        if dag is None or not ends.keys() >= set(kinds):
+            return None
+        ranks = data.pipeline_ranks(pipeline)
+        clocks = [mhz for info in ranks for mhz in clocks_of.get(info.rank, [0] * len(data.orders[info.rank]))]
+        spans = []
+        for given in (clocks, [0] * len(clocks)):
+            times_s = list(map(time_s, kinds, given))
+            spans.append(max(begin + own for begin, own in zip(starts_of(dag, times_s), times_s, strict=True)))
+        longest = max(longest, spans[0] / spans[1] - 1)
+    return longest
 
 
 def _text(share: float | None, error: float, digits: int) -> str:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pfo_fs.turns import share_of
 
@@ -19,17 +19,15 @@ ABRUPT = "ended without closing the optimizer"
 """Part of the message about a job whose training process was gone without a word: killed, or crashed."""
 
 
-def signed_percent(share: float, digits: int = 1) -> str:
-    """Returns a relative change as text: 0.0302 is "+3.0 %"; what rounds to zero never has a minus."""
+def signed_percent(share: float, digits: int = 1, error: float | None = None) -> str:
+    """Returns a relative change as text, with its error if that is given: 0.0302 and 0.004 are "+3.0 % ± 0.4".
+
+    What rounds to zero never has a minus.
+    """
     text = f"{share * 100:+.{digits}f}"
     if not text.strip("+-0."):
         text = f"+{text[1:]}"
-    return f"{text.replace('-', '−')} %"
-
-
-def with_error(text: str, error: float | None, digits: int = 1) -> str:
-    """Returns a figure with its relative error: "−3.0 %" and 0.004 are "−3.0 % ± 0.4"; without one, only the
-    figure."""
+    text = f"{text.replace('-', '−')} %"
     return text if error is None else f"{text} ± {max(100 * error, 10.0**-digits):.{digits}f}"
 
 
@@ -90,31 +88,18 @@ _WORTH_SAYING_S = 0.0001
 """Shorter times are not shown."""
 
 
-def switching_of(ranks: Sequence[RankProgress]) -> dict[str, Any]:
-    """How clocks are switched: the number of ranks by mode, and the largest costs of a rank, in s."""
-    found = [rank.switching for rank in ranks if rank.switching is not None]
-    if not found:
-        return {}
-    worst: dict[str, Any] = {
-        name: max((getattr(one, name) for one in found if getattr(one, name) is not None), default=None)
-        for name in ("ahead_s", "call_s", "wait_s", "latency_s")
-    }
-    return {"modes": dict(Counter(one.mode for one in found)), **worst}
-
-
-def switching_text(switching: dict[str, Any]) -> str:
-    """One line about how clocks are switched."""
-    modes = switching["modes"]
-    text = ", ".join(f"{mode} time ({count} rank{'s' * (count > 1)})" for mode, count in sorted(modes.items()))
-    if len(modes) == 1:
-        text = f"{next(iter(modes))} time"
-    parts = [f"clocks switched at {text}"]
-    for name, words in (
-        ("ahead_s", "training launches {} ahead of the device"),
-        ("call_s", "a call takes {}"),
-        ("wait_s", "waits up to {} for other GPUs"),
-        ("latency_s", "clocks take effect up to {} later"),
+def switching_text(ranks: Sequence[RankProgress]) -> str:
+    """One line about how clocks are switched: the modes, and the largest costs of a rank; empty if not known."""
+    known = [rank.switching for rank in ranks if rank.switching is not None]
+    modes = sorted(Counter(switching.mode for switching in known).items())
+    text = ", ".join(f"{mode} time ({count} rank{'s' * (count > 1)})" for mode, count in modes)
+    parts = [f"clocks switched at {text if len(modes) > 1 else f'{modes[0][0]} time'}"] if modes else []
+    for words, times_s in (
+        ("training launches {} ahead of the device", [switching.ahead_s for switching in known]),
+        ("a call takes {}", [switching.call_s for switching in known]),
+        ("waits up to {} for other GPUs", [switching.wait_s for switching in known]),
+        ("clocks take effect up to {} later", [switching.latency_s for switching in known]),
     ):
-        if switching[name] is not None and switching[name] >= _WORTH_SAYING_S:
-            parts.append(words.format(f"{1000 * switching[name]:,.3g} ms"))
+        longest_s = max((time_s for time_s in times_s if time_s is not None), default=0.0)
+        parts += [words.format(f"{1000 * longest_s:,.3g} ms")] if longest_s >= _WORTH_SAYING_S else []
     return "; ".join(parts)

@@ -1,20 +1,4 @@
-"""`schedule.yaml`: schedules that a user writes.
-
-    # Everything is optional; ranks win over stages, stages over all. 0 or not mentioned: the clock is left alone.
-    all: 1200                                 # a clock in MHz for all instructions of all ranks
-    stages:
-      0: 1410                                 # for all of this stage
-      1-3: {forward: 1200, backward: 1110}    # one clock per instruction; 1-3 are stages 1, 2 and 3
-      "4,6":                                  # instruction by instruction, runs on one line
-        - forward 885 x7
-        - backward 870, forward 885 x4        # the group, four times
-        - backward 870 x8
-    ranks:
-      5: 1305
-    turns: [1, 2, 3, 0]                       # who follows it, step by step: 1, 2 a half of the ranks, 3 all, 0 none
-    until: 500                                # the first step without it: the schedule before it is in force then
-    target: {slowdown: 1.05}                  # or deadline (s per iteration), or power (W of the whole job)
-    straggler: {slowdown: 1.2, pipeline: 3}   # announced: that pipeline will take 1.2 times as long
+"""`schedule.yaml`: schedules that a user writes, as docs/planning.md describes.
 
 `target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to it.
 
@@ -99,8 +83,14 @@ class _DocumentReader:
                 example = "{slowdown: 1.2, pipeline: 3}"
                 document = replace(document, straggler=self._read_request(Straggler, key, example, value))
             seen.setdefault(key, line)
-        for key in {"turns", "until"} & seen.keys() if seen.keys().isdisjoint(("all", "stages", "ranks")) else ():
+        has_clocks = not seen.keys().isdisjoint(("all", "stages", "ranks"))
+        for key in {"turns", "until"} & seen.keys() if not has_clocks else ():
             self.problems.append(Problem(seen[key], f"{key} needs clocks; set some by all, stages or ranks, too"))
+        for key in {"target", "straggler"} & seen.keys() if has_clocks and "until" not in seen else ():
+            reason = (
+                f"{key} is for the scheduler, and does nothing while this file sets the clocks; leave one of them out"
+            )
+            self.problems.append(Problem(seen[key], reason))
         return document
 
     def _read_turns(self, node: yaml.Node) -> tuple[int, ...]:

@@ -88,13 +88,8 @@ class ScheduleDocument:
         return _Resolver(self, job_info, rank_infos, orders).run()
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """The result for one rank: its schedule, or problems as (line, reason), or the line that needs its order."""
-
-    schedule: FrequencySchedule | None = None
-    problems: tuple[tuple[int, str], ...] = ()
-    unknown_line: int = 0
+_Outcome = tuple[FrequencySchedule | None, tuple[tuple[int, str], ...], int]
+"""The result for one rank: its schedule; problems as (line, reason); the line that needs its order, 0: none does."""
 
 
 class _Resolver:
@@ -129,13 +124,13 @@ class _Resolver:
                     most = f"the job has more than {_MOST_RESOLVED:,} instructions in all"
                     raise PlanError(f"too many ranks have an entry of their own, as {most}; write ranges of ranks")
                 outcomes[key] = self._look(info, order, rank_entries.get(info.rank), stage_entries)
-            outcome = outcomes[key]
-            for line, reason in outcome.problems:
+            schedule, problems, unknown_line = outcomes[key]
+            for line, reason in problems:
                 self._problems.setdefault((line, reason), []).append(info.rank)
-            if outcome.unknown_line:
-                unknown[info.rank] = outcome.unknown_line
-            if outcome.schedule is not None:
-                schedules.append(outcome.schedule.model_copy(update={"rank": info.rank}))
+            if unknown_line:
+                unknown[info.rank] = unknown_line
+            if schedule is not None:
+                schedules.append(schedule.model_copy(update={"rank": info.rank}))
         if not unknown:  # otherwise a rank whose order is not known yet may run it
             self._find_unused_names()
         if self._problems:
@@ -179,19 +174,19 @@ class _Resolver:
         if top is None and not any(stage in stage_entries for stage in here):
             top = self._document.for_all
             if top is None:
-                return _Outcome()
+                return None, (), 0
         if isinstance(top, SameClock) and top.mhz == 0:
-            return _Outcome()
+            return None, (), 0
         self._new = []
         if isinstance(top, InstructionList):
             instructions = top if order is None or self._fits(order, top) else None
         elif order is None:
-            return _Outcome(unknown_line=top.line if top else 0)
+            return None, (), top.line if top else 0
         else:
             layers = [(rank_entry, None), *((stage_entries.get(stage), stage) for stage in sorted(here))]
             instructions = self._in_order(info, order, [*layers, (self._document.for_all, None)])
         schedule = None if instructions is None else self._schedule(info, instructions)
-        return _Outcome(schedule, tuple(dict.fromkeys(self._new)))
+        return schedule, tuple(dict.fromkeys(self._new)), 0
 
     def _fits(self, order: InstructionOrder, listing: InstructionList) -> bool:
         difference = order_problem([name for name, _ in listing.frequencies], listing.stages, order, _WHO)

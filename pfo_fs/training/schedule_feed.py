@@ -271,7 +271,7 @@ class ScheduleFeed:
         self._received = {number for number in self._received if number > started}
         # Numbers have no gaps: if none is missed, the newest number is the started one plus the count of newer ones.
         if started >= 0 and max(self._received, default=started) - started > len(self._received):
-            text = f"rank {self.rank} has missed a schedule after number {started}"
+            text = f"a schedule after number {started} came too late for rank {self.rank}"
             self.switcher.suspend(_SCHEDULE_MISSED, f"{text}; default clocks until the next one starts")
         else:
             self.switcher.resume(_SCHEDULE_MISSED)

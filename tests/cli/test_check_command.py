@@ -13,7 +13,6 @@ import pytest
 from clock import replace_time
 from commands import pfo_fs
 from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
-from pydantic import ValidationError
 from simulated_jobs import converged
 
 from pfo_fs.device.simulated.physics import A100, node_physics
@@ -95,7 +94,7 @@ def test_a_schedule_by_hand_that_costs_one_percent_is_named_as_the_cause(tmp_pat
     assert answer["because_of_pfo_fs"] is True
     assert answer["slower"] == pytest.approx(0.0090, abs=0.0010)
     assert answer["slower_error"] < 0.001
-    assert answer["energy_saved"] == pytest.approx(0.0117, abs=0.003)
+    assert answer["saved"] == pytest.approx(0.0117, abs=0.003)
     assert answer["default_steps"] == answer["steps"] / 2
 
 
@@ -116,8 +115,8 @@ def test_the_plan_of_the_policy_is_told_with_its_saving_and_goes_on_as_before(tm
     done = check(play, "--json")
     answer = figures(done)
     assert done.returncode == 0, done
-    assert answer["energy_saved"] > 0.03
-    assert answer["energy_saved_error"] < answer["energy_saved"] / 5
+    assert answer["saved"] > 0.03
+    assert answer["saved_error"] < answer["saved"] / 5
     after = current_of(play.folder)
     assert (after.source, after.converged) == (before.source, True)
     assert index_of(play.folder, after.number).stays
@@ -194,21 +193,6 @@ def test_another_daemon_goes_on_with_a_check_that_has_begun(tmp_path: Path) -> N
     assert current_of(play.folder).source == before.source
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"not a record", b"\x00" * 300_000])
-def test_a_request_that_is_not_valid_changes_nothing(tmp_path: Path, content: bytes) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    before = current_of(play.folder)
-    play.folder.files.publish(f"{play.folder.path}/{layout.CHECK}", content)
-    list(play.run(4))
-    assert current_of(play.folder) == before
-
-
-@pytest.mark.parametrize("wrong", [{"nonce": ""}, {"block": 0}, {"block": 257}, {"steps": 3}, {"steps": 2049}])
-def test_a_request_has_limits(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        bodies.CheckBody.model_validate({"nonce": "0123456789abcdef", "block": 1, "steps": 96} | wrong)
-
-
 def test_a_request_is_carried_out_once_though_its_file_stays(tmp_path: Path) -> None:
     play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
     asked, before = bodies.CheckBody(nonce="0123456789abcdef", block=1, steps=8), current_of(play.folder).number
@@ -240,7 +224,7 @@ def test_clocks_from_loads_say_what_they_have_measured_themselves(tmp_path: Path
     done = pfo_fs("check", folder.job_id, "-d", tmp_path, "--json")
     answer = figures(done)
     assert done.returncode == code
-    assert (answer["slower"], answer["slower_error"], answer["energy_saved_error"]) == (slower, 0.002, 0.004)
+    assert (answer["slower"], answer["slower_error"], answer["saved_error"]) == (slower, 0.002, 0.004)
     assert (answer["default_steps"], answer["steps"], answer["age_s"]) == (11, 400, 3)
     text = pfo_fs("check", folder.job_id, "-d", tmp_path).stdout
     assert "12.9 ± 0.4 % less energy, against 11 steps at default clocks, up to step 400, 3 s old" in text

@@ -39,12 +39,6 @@ def test_the_schedule_in_force_is_shown_as_yaml_that_can_be_set(running: JobFold
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_schedule_is_also_shown_as_json(running: JobFolder, tmp_path: Path) -> None:
-    shown = json.loads(pfo_fs("schedule", "show", "latest", "-d", tmp_path, "--json").stdout)
-    assert shown["number"] == 0
-    assert shown["schedules"][1]["frequencies"][0] == ["forward", 1200]
-
-
 def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, tmp_path: Path) -> None:
     schedules = [FrequencySchedule(rank=0, frequencies=one_f_one_b(0, 2, 3, 1200))]
     source, term = bodies.Source(kind="yaml", sha256="a"), Term(500, 0, (1, 2, 3, 0))
@@ -89,25 +83,6 @@ def test_the_schedule_of_a_job_that_has_ended_cannot_be_set(running: JobFolder, 
     done = pfo_fs("schedule", "set", "latest", tmp_path / "good.yaml", "-d", tmp_path)
     assert (done.returncode, "has ended" in done.stderr) == (1, True)
     assert running.read_file(layout.YAML) is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["schedule", "show", "nonsense", "-d", "{root}"], 1, "is not a job in"),
-        (["status", "{root}/none"], 1, "is the file system mounted here?"),
-        (["schedule", "show"], 2, "Missing argument"),
-        (["status"], 2, "name the shared directory"),
-        (["daemon", "{root}", "--scheduler-args", "{{"], 2, "is not JSON"),
-    ],
-)
-def test_an_error_is_one_line_and_tells_success_from_wrong_usage(
-    tmp_path: Path, arguments: list[str], code: int, said: str
-) -> None:
-    SharedDirectory(Files(tmp_path)).make_folders()
-    done = pfo_fs(*(part.format(root=tmp_path) for part in arguments))
-    assert (done.returncode, said in " ".join(done.stderr.split())) == (code, True), done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_status_has_a_line_for_each_job_and_more_if_asked(running: JobFolder, tmp_path: Path) -> None:
@@ -155,9 +130,3 @@ def test_a_daemons_job_is_not_shown_below_the_claim_that_no_daemon_has_run(runni
     assert "none has run here" in pfo_fs("status", tmp_path).stdout
     running.claim_coordinator(bodies.ClaimBody(kind="daemon", nonce="0" * 32))
     assert "its record is missing" in pfo_fs("status", tmp_path).stdout
-
-
-def test_help_has_a_short_name_in_all_commands() -> None:
-    assert (
-        pfo_fs("-h").returncode == pfo_fs("schedule", "set", "-h").returncode == pfo_fs("status", "-h").returncode == 0
-    )

@@ -54,26 +54,6 @@ def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        ("target", [], "exactly one"),
-        ("target", ["--power", "5", "--slowdown", "1.1"], "exactly one"),
-        ("target", ["--slowdown", "0.5"], "--slowdown: must be at least 1, not 0.5"),
-        ("target", ["--power", "nan"], "--power"),
-        ("straggler", [], "either --slowdown or --gone"),
-        ("straggler", ["--slowdown", "1.2", "--pipeline", "4"], "pipelines 0 to 3"),
-    ],
-)
-def test_a_request_that_is_not_valid_is_refused_and_nothing_is_written(
-    folder: JobFolder, command: str, arguments: list[str], message: str
-) -> None:
-    done = request(folder, command, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (folder.files.root / folder.path / "schedule.yaml").exists()
-
-
 def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     path = folder.files.root / folder.path / "schedule.yaml"
     path.write_text("all: 1200  # typed by hand\n")
@@ -171,19 +151,6 @@ def test_waiting_ends_when_all_ranks_have_let_go_or_their_jobs_have_ended(tmp_pa
     held(job(tmp_path, "one", ranks=2), 0, 1, of=2)
     job(tmp_path, "old", ended=True)
     assert run("off", "--all", "-d", tmp_path, "--wait").exit_code == 0
-
-
-@pytest.mark.parametrize("arguments", [[], ["one", "--all"]])
-def test_off_needs_a_job_or_all(tmp_path: Path, arguments: list[str]) -> None:
-    job(tmp_path, "one")
-    assert run("off", *arguments, "-d", tmp_path).exit_code == 2
-    assert switched(tmp_path) == frozenset()
-
-
-def test_off_refuses_a_folder_that_is_no_shared_directory(tmp_path: Path) -> None:
-    (tmp_path / "typo").mkdir()
-    assert run("off", "--all", "-d", tmp_path / "typo").exit_code == 1
-    assert not list((tmp_path / "typo").iterdir())
 
 
 # ---- a change that no process applies

@@ -30,11 +30,6 @@ def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: 
     assert '"reset"' in (sim_dir / "good.log").read_text().splitlines()[-1]
 
 
-def test_without_a_name_no_gpu_of_another_job_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert CliRunner().invoke(app, ["reset-clocks"]).exit_code == 2
-
-
 def reset(patch: pytest.MonkeyPatch, folder: Path, *faults: Fault, wait: str = "5") -> tuple[int, str, Bench]:
     """Runs the command, in virtual time, over a GPU that is locked at 900 MHz."""
     bench = Bench(patch, folder, *faults)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 from jobs import make_job, rank_infos, register
 from typer.testing import CliRunner, Result
 
-from pfo_fs.autotune.goals import target_of
 from pfo_fs.cli import app
 from pfo_fs.device.simulated.gpu import SimulatedGpu
-from pfo_fs.errors import ConfigError, PlanError, StoreError
-from pfo_fs.schedule_yaml import parse_schedule_yaml
-from pfo_fs.store import Files, OffSwitch, layout
+from pfo_fs.errors import ConfigError, StoreError
+from pfo_fs.store import Files
 from pfo_fs.training.job_request import checked_directory
 from pfo_fs.training.optimizer import PFOFileOptimizer
 
@@ -52,59 +49,7 @@ def test_every_help_page_and_the_doctors_table_are_printed_in_any_encoding(encod
     assert b"what it means" in done.stdout
 
 
-def test_a_page_about_no_job_is_refused_and_not_silently_left_out(tmp_path: Path) -> None:
-    make_job(tmp_path, 1)
-    done = run("report", "-d", tmp_path, "-o", tmp_path / "page.html")
-    assert done.exit_code == 2
-    assert "name it" in done.output
-    assert not (tmp_path / "page.html").exists()
-
-
 # ---- slowdowns
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["target", "{job}", "--slowdown", "5"],
-        ["straggler", "{job}", "--slowdown", "20"],
-        ["simulate", "--stages", "2", "--num-microbatches", "4", "--slowdown", "5"],
-        ["demo", "--slowdown", "3"],
-        ["plan", "profile.csv", "--slowdown", "5"],
-        ["daemon", "{root}", "--scheduler", "ParetoScheduler", "--scheduler-args", '{"slowdown": 5}'],
-    ],
-)
-def test_a_slowdown_in_percent_is_refused_with_what_was_probably_meant(tmp_path: Path, arguments: list[str]) -> None:
-    folder = make_job(tmp_path, 1)
-    done = run(*(part.replace("{job}", str(folder.location)).replace("{root}", str(tmp_path)) for part in arguments))
-    assert done.exit_code != 0
-    said = "".join((done.output + str(done.exception or "")).replace("│", "").split())
-    assert any(meant in said for meant in ("give1.05", "give1.2", "give1.03")), done.output
-    assert folder.read_file(layout.YAML) is None
-
-
-@pytest.mark.parametrize(
-    "refuses",
-    [
-        lambda: target_of(5, None, None),
-        lambda: parse_schedule_yaml(b"target: {slowdown: 5}\n"),
-        lambda: parse_schedule_yaml(b"straggler: {slowdown: 30}\n"),
-    ],
-)
-def test_arguments_and_yaml_with_a_slowdown_in_percent_are_refused(refuses: Callable[[], Any]) -> None:
-    with pytest.raises((PlanError, ConfigError), match="more time, give 1"):
-        refuses()
-
-
-def test_a_percentage_is_refused_with_the_slowdown_that_it_means(tmp_path: Path) -> None:
-    done = run("target", make_job(tmp_path, 1).location, "--slowdown", "5%")
-    assert done.exit_code == 2
-    assert "1.05" in done.output or "valid float" in done.output, "the oldest typer has words of its own"
-
-
-def test_a_target_given_to_the_daemon_itself_is_refused_with_the_option_that_takes_it(tmp_path: Path) -> None:
-    done = run("daemon", tmp_path, "--slowdown", "1.05")
-    assert (done.exit_code, "--scheduler-args '{\"slowdown\": 1.05}'" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize(
@@ -150,28 +95,12 @@ def test_every_command_takes_the_directory_as_its_last_argument_as_an_option_and
     assert (as_option.exit_code, as_option.output) == (by_environment.exit_code, by_environment.output)
 
 
-def test_the_word_all_is_no_part_of_a_jobs_name(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    done = run("off", "all", "-d", tmp_path)
-    assert (done.exit_code, "did you mean --all" in done.output) == (2, True)
-    assert not OffSwitch(folder.files).read().covers(folder.job_id)
-
-
 def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     register(make_job(tmp_path / "pfo", 1), rank_infos(1))
     assert run("status", "~/pfo").exit_code == 0
     assert run("status", "--shared-dir=~/pfo").exit_code == 0
     assert checked_directory("~/pfo") == str(tmp_path / "pfo")
-
-
-@pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_path_is_no_directory(empty: str) -> None:
-    assert run("status", empty).exit_code == 2
-    assert run("status", "-d", empty).exit_code == 2
-    assert run("daemon", empty).exit_code == 2
-    with pytest.raises(ConfigError, match="give the path"):
-        checked_directory(empty)
 
 
 def test_only_the_last_part_of_a_path_is_made(tmp_path: Path) -> None:

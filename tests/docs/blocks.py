@@ -2,7 +2,7 @@
 
 <!-- not run: REASON -->   the block is not run here; its options and imports are checked all the same
 <!-- slow -->              it is run by a test that is marked `slow`
-<!-- prints -->            the block shows what the one before it prints; `...` stands for any lines
+<!-- prints -->            the block shows what the one before it prints
 <!-- file: NAME -->        the block is the content of this file, which later blocks use
 """
 
@@ -24,15 +24,7 @@ _NUMBER = re.compile(r"([+\-−]?\d[\d,]*(?:\.\d+)?)( ?%)?")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page: The page, relative to the repository.
-        line: The line of its fence.
-        language: As it is written after the fence; empty if nothing is.
-        text: Its content.
-        note: The comment above it; empty if there is none.
-    """
+    """A fenced block: page and line, what is written after the fence, its content, and the comment above it."""
 
     page: str
     line: int
@@ -70,22 +62,12 @@ def all_blocks() -> list[Block]:
 
 
 def differences(shown: str, printed: str) -> list[str]:
-    """Returns the lines of `shown` that `printed` does not have, in the same order.
+    """Returns the lines of `shown` that `printed` does not have.
 
     Spaces and the frames of tables do not count. Percentages may differ by 0.3 points, other numbers by 3 %.
     """
-    actual = [line for line in map(_plain, printed.splitlines()) if line]
-    missing, position = [], 0
-    for line in filter(None, map(_plain, shown.splitlines())):
-        if line == "...":
-            continue
-        for number in range(position, len(actual)):
-            if _alike(line, actual[number]):
-                position = number + 1
-                break
-        else:
-            missing.append(line)
-    return missing
+    actual = list(map(_plain, printed.splitlines()))
+    return [line for line in map(_plain, shown.splitlines()) if not any(_alike(line, other) for other in actual)]
 
 
 def _plain(line: str) -> str:

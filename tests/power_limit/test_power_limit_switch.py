@@ -111,7 +111,8 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
         step_until(lambda: limits_set(sim_dir)[-1] == chosen)
         assert switch("off", job["job_id"])["held_ranks"] == [0]
     shared = SharedDirectory.open(tmp_path / "pfo")
-    wait_for(lambda: collect_status(shared)["jobs"][0]["state"] == "ended", what="the job's end")
-    (row,) = collect_status(shared)["jobs"]
-    assert (row["coordination"], row["sets"], row["last_error"]) == ("none", "power_limit", "")
+    wait_for(lambda: collect_status(shared).jobs[0].state == "ended", what="the job's end")
+    (row,) = collect_status(shared).jobs
+    assert row.job is not None
+    assert (row.job.coordination, row.job.scheduler, row.last_error) == ("none", "power_limit", "")
     monitor.close()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from running import HANGS_AFTER_S
 
-from pfo_fs.errors import ConfigError
 from pfo_fs.reports.atomic_output import output_file
 
 WRITES = """
@@ -58,11 +57,6 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_text() == "new"
-
-
-def test_a_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write(tmp_path)
 
 
 def test_standard_output_that_goes_to_a_file_is_added_to(tmp_path: Path) -> None:

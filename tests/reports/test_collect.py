@@ -61,27 +61,11 @@ def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
     assert measured.energy_j is None
 
 
-def test_an_archived_job_is_read_as_well(played: JobFolder) -> None:
-    shared = SharedDirectory(played.files)
-    shared.archive(played.job_id)
-    data = collect_job(shared.job(played.job_id, archived=True))
-    assert data.text == "archived"
-
-
 def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
     with pytest.raises(RecordError, match=r"job\.json is missing"):
         collect_job(shared.job("nobody"))
-
-
-def test_a_job_that_has_only_just_begun_is_read(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 2)
-    register(folder, rank_infos(2)[:1])
-    data = collect_job(folder)
-    assert data.windows == []
-    assert data.last_step == -1
-    assert data.pipeline_orders(0) == []
 
 
 def test_the_place_of_a_rank_is_its_stage_unless_it_holds_several(data: JobData) -> None:
@@ -104,8 +88,8 @@ def test_a_simulated_job_writes_the_durations_of_the_trace_that_it_has_replayed(
     play = Play(replayed.job().cluster(), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
     for _ in play.run(20):
         pass
-    counts = write_trace(collect_job(play.folder), tmp_path / "out.csv.gz")
-    written = read_trace(tmp_path / "out.csv.gz")
+    counts = write_trace(collect_job(play.folder), tmp_path / "out.csv")
+    written = read_trace(tmp_path / "out.csv")
     assert written.dp_ranks == [0, 1]
     assert len(written.steps) == counts["steps"] >= 5
     for kind, length_s in written.lengths_s.items():

@@ -128,7 +128,7 @@ def test_an_ended_job_leaves_the_file_unless_a_gpu_of_it_is_not_reset(tmp_path: 
     folder.write(bodies.EndBody(reason="finished"))
     for owed in (0, 1, 1, 1, 0):
         folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]))
-        assert [job.figures["undo_owed"] for job in reader.read(leads=True).jobs] == owed * [1.0]
+        assert [job.undo_owed for job in reader.read(leads=True).jobs] == owed * [1]
 
 
 def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:

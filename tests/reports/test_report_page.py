@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from jobs import make_job, one_f_one_b, rank_infos, register, results_by_rank, write_results, write_step
-from pydantic import ValidationError
 
 from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import FrequencySchedule, ProfilingResult
@@ -99,16 +98,6 @@ def test_a_step_with_clocks_from_loads_is_drawn_as_it_ran_and_at_max_clocks(data
     assert "pipeline 0 waits 0.1 s" in picture
     assert "pipeline 0 waits 0.05 s" in picture
     assert "step 41" in section["lead"]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"mhz": [1410]}, {"work_s": [0.5, float("nan")]}, {"lane": []}, {name: [1] * 65 for name in [*LAST][2:]}],
-    ids=["lengths", "not a number", "empty", "too many"],
-)
-def test_a_step_that_cannot_be_true_is_refused(wrong: dict[str, list[float]]) -> None:
-    with pytest.raises(ValidationError):
-        LastLoadStep.model_validate({**LAST, **wrong})
 
 
 def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:
@@ -205,18 +194,6 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     assert "by hand" in text["headline"]
     assert "Step 13 under schedule 1" in text["pipeline"]
     assert "by hand" in text["schedules"]
-
-
-@pytest.mark.slow
-def test_where_the_newest_schedule_has_no_results_an_older_one_is_drawn(played: JobFolder) -> None:
-    data = collect_job(played)
-    assert data.current is not None
-    newest = data.current.number  # the plan after the straggler, which was in force before it too
-    plan = next(window.schedules for window in data.windows if window.number == newest)
-    unmeasured = [replace(window, measured=None) if window.schedules == plan else window for window in data.windows]
-    text = Reader(render_page(replace(data, windows=unmeasured))).text
-    assert "No energies of the schedule in force yet" in text["headline"]
-    assert f"Schedule {newest} is in force, but has no results yet" in text["pipeline"]
 
 
 def test_what_coordinator_and_ranks_complain_of_is_shown_once_with_the_ranks(data: JobData) -> None:

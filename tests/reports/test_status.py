@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from pfo_fs.cli import app
 from pfo_fs.cli.terminal import PlainFormatter, say
-from pfo_fs.errors import PlanError, RecordError, StoreError, plain_text
-from pfo_fs.reports.status import collect_status, render
+from pfo_fs.errors import plain_text
+from pfo_fs.reports.status import DirectoryStatus, collect_status, render
 from pfo_fs.store import bodies
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def screen(state: dict[str, object], *, verbose: bool = False, width: int = 100) -> str:
+def screen(state: DirectoryStatus, *, verbose: bool = False, width: int = 100) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(render(state, verbose))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -37,21 +37,11 @@ def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
     shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]  # type: ignore[method-assign]
     state = collect_status(shared)
     assert len(listed) < 600
-    assert [job["job_id"] for job in state["jobs"]] == [folder.job_id]
-    assert state["folders_without_job"] + state["jobs_not_shown"] == 10_000
+    assert [job.job_id for job in state.jobs] == [folder.job_id]
+    assert state.folders_without_job + state.jobs_not_shown == 10_000
     text = screen(state)
     assert "499 folders without job.json; 9,501 more jobs" in text
     assert len(text.splitlines()) < 10
-
-
-def test_only_the_newest_jobs_are_shown_and_the_others_counted(tmp_path: Path) -> None:
-    shared, folder = make_directory(tmp_path / "pfo")
-    for n in range(5):
-        (tmp_path / "pfo" / "jobs" / f"2025-01-0{n + 1}-00-00-00+x").mkdir()
-        (tmp_path / "pfo" / "jobs" / f"2025-01-0{n + 1}-00-00-00+x" / "job.json").write_text("{}")
-    state = collect_status(shared, live=3)
-    assert [job["job_id"] for job in state["jobs"]] == [folder.job_id, "2025-01-05-00-00-00+x", "2025-01-04-00-00-00+x"]
-    assert state["jobs_not_shown"] == 3
 
 
 def test_a_mistake_in_the_sites_rules_is_shown_with_its_line_and_key(tmp_path: Path) -> None:
@@ -96,7 +86,7 @@ def test_what_ranks_report_is_shown(tmp_path: Path, ranks: list[dict[str, object
     assert said in text if said else "clocks s" not in text
 
 
-def cells(state: dict[str, object]) -> dict[str, str]:
+def cells(state: DirectoryStatus) -> dict[str, str]:
     """The cells of the first job, by the head of their column."""
     _, heads, row, *_ = screen(state, width=300).splitlines()
     starts = [heads.index(head) for head in re.split("  +", heads)]
@@ -110,7 +100,9 @@ def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: P
     folder.write(bodies.ModelBody(blocking_power_w=1, delay_s=0, **figures, off_target=0.0))
     source = bodies.Source(kind="scheduler", index=1)
     folder.write(bodies.CurrentBody(generation=1, number=1, start_step=0, state="running", source=source))
-    size = collect_status(shared)["jobs"][0]["world_size"]
+    body = folder.read_job()
+    assert body is not None
+    size = body.job_info.world_size
     clocks = [900 + 100 * (rank % 2) for rank in range(size)]
     told = [bodies.RankProgress(rank=n, step=99, iter_energy=36.0, clock_mhz=mhz) for n, mhz in enumerate(clocks)]
     folder.write(bodies.ProgressBody(ranks=told))
@@ -176,12 +168,6 @@ def test_a_message_that_is_plain_stays_as_it_is_and_any_other_is_shown_on_one_li
     assert plain_text("Läuft: 1,410 MHz, 中文") == "Läuft: 1,410 MHz, 中文"
     assert plain_text("a\x1b[31mb\r\nc\u202ed\ud800\0") == "a?[31mb  c?d??"
     assert plain_text("x" * 5000) == "x" * 3997 + "..."
-
-
-def test_errors_are_clean_whatever_they_quote() -> None:
-    for error in (StoreError(5, "a\x1bb"), RecordError("a\x1bb"), PlanError("a\x1bb", line=3)):
-        assert "a?b" in str(error)
-    assert StoreError(5, "x").errno == 5
 
 
 def test_a_log_line_cannot_be_forged() -> None:

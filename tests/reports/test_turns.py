@@ -109,23 +109,12 @@ def test_a_schedule_that_another_one_replaces_has_the_steps_before(
     assert found == [*spans, (2, 150, 200, 1.0)]
 
 
-def test_a_schedule_that_follows_has_its_own_turns_if_these_have_no_end(data: JobData) -> None:
-    of = job(data, (0, {"turns": [1, 2]}), (40, {"until": 60, "after": 0}), last=99)
-    assert [span[1:] for span in spans_of(of, 100)] == [(0, 40, 0.5), (40, 60, 1.0), (60, 100, 0.5)]
-
-
 def test_without_a_scheduler_s_figures_a_schedule_is_compared_with_the_ranks_that_had_no_turn(trial: JobData) -> None:
     savings, like = savings_of(trial), measured(trial)
     assert savings.baseline is not None
     assert like.without is not None
     assert savings.baseline.energy_j == like.without.energy_j
     assert "in turns" in savings.baseline.origin
-
-
-def test_a_schedule_that_all_ranks_follow_in_all_steps_was_not_measured_without_it(data: JobData) -> None:
-    for window in data.windows:
-        if window.measured is not None and set(window.index.turns) <= {3}:
-            assert window.without is None
 
 
 def test_ranks_that_follow_a_lower_clock_take_less_energy_than_the_same_ranks_without(data: JobData) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from commands import pfo_fs
 
-from pfo_fs.loads_known import LoadsKnown
+from pfo_fs.device.simulated.physics import A100
+from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
 from pfo_fs.reports.collect import JobData, collect_job, read_state
-from pfo_fs.reports.savings import savings_of
+from pfo_fs.reports.savings import savings_of, total_of
 from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.verdict import verdict_of
+from pfo_fs.simulator import ModelTruth
 from pfo_fs.store import JobFolder, bodies
 
 PLAN = {"energy_saved": 0.1, "energy_saved_error": 0.001, "more_time": 0.0001, "more_time_error": 0.0001}
@@ -97,6 +102,29 @@ def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warn
     assert any(kind == "warn" and "slower than at default clocks" in text for kind, _, text in messages(job))
     shown = verdict_of(read_state(played))
     assert (shown.slower, shown.harm) == (pytest.approx(0.48, abs=0.01), verdict_of(job).harm)
+
+
+def test_a_schedule_by_hand_over_clocks_from_loads_is_judged_by_what_loads_expect(played: JobFolder) -> None:
+    job = by_hand(played, 0.0)
+    step = {"step": 9, "lanes": 2, "lane": [1, 0], "mhz": [900, 900], "work_s": [0.7, 0.6], "full_s": [0.5, 0.4]}
+    loads = LoadsKnown(last=LastLoadStep.model_validate(step), saved=0.1, late=0.0, energy_j=9.0, time_s=9.0)
+    told = replace(job, progress=[bodies.RankProgress(rank=0, loads=loads)], windows=job.windows[-1:])
+    assert verdict_of(told).slower == pytest.approx(0.4)
+    assert "because of schedule.yaml" in verdict_of(told).harm
+    assert "from loads" not in str(headline_section(told, savings_of(told))["title"])
+    total = total_of(told, savings_of(told))
+    assert total is not None
+    assert not total.compared, "what is by hand was not measured by loads"
+
+
+def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolder, tmp_path: Path) -> None:
+    (tmp_path / "low.yaml").write_text("all: 900\n")
+    truth, kinds = ModelTruth(A100, 4), [(stage, name) for stage in range(4) for name in ("forward", "backward")]
+    times = [[truth.measurement(*kind, mhz).time_s for kind in kinds] for mhz in (900, 1410)]
+    done = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root, "--json")
+    assert json.loads(done.stdout)["slower"] == pytest.approx(sum(times[0]) / sum(times[1]) - 1, rel=0.15)
+    said = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root)
+    assert (said.returncode, "% longer than at max clocks" in said.stderr) == (0, True)
 
 
 def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:

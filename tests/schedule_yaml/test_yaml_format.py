@@ -47,12 +47,6 @@ def test_a_1f1b_plan_of_96_microbatches_takes_at_most_three_lines_a_stage() -> N
     assert reread(text, job) == schedules
 
 
-def test_equal_ranks_of_a_stage_are_one_entry() -> None:
-    job = make_job(pp=1, dp=4)
-    text = write([schedule_of(rank, ["forward"], two_clocks) for rank in range(4)], job)
-    assert text == "stages:  # of 1\n  0:\n    - forward 885\n"
-
-
 def test_equal_stages_are_one_entry_with_a_range() -> None:
     job = make_job(pp=6)
     text = write([schedule_of(rank, ["forward"], lambda _, r=rank: 900 + (r == 3)) for rank in range(6)], job)

@@ -394,6 +394,6 @@ def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_wh
 def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(follower: Follower) -> None:
     feed = follower.helper_feed()
     assert follower.step(feed, 0, new_schedule(7), new_schedule(9, start_step=5)) is None
-    assert ["has missed a schedule after number 7" in text for text in follower.said] == [True]
+    assert ["a schedule after number 7 came too late" in text for text in follower.said] == [True]
     assert follower.step(feed, 2, SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
     assert [follower.step(feed, step) for step in (3, 4, 5)] == [2, 3, 3]
