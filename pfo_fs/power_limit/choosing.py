@@ -13,7 +13,7 @@ from pfo_fs.power_limit.file_client import FileClient
 from pfo_fs.power_limit.measurements import KNOBS, Knob, KnobMeasurement
 from pfo_fs.power_limit.rank_gpus import WindowReport
 from pfo_fs.power_limit.ranks import LevelAgreement
-from pfo_fs.power_limit.selectors import OptimumSelector
+from pfo_fs.power_limit.selectors import OptimumSelector, Search
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,22 @@ class Decision(NamedTuple):
 
 
 class Chooser:
-    """Keeps the measurements, and decides: all levels are measured, highest first, as Zeus does."""
+    """Keeps the measurements, scaled to `profile_steps` steps, and decides."""
 
-    def __init__(self, files: FileClient, selector: OptimumSelector, agreed: LevelAgreement, knob: Knob) -> None:
+    def __init__(
+        self,
+        files: FileClient,
+        selector: OptimumSelector,
+        search: Search,
+        agreed: LevelAgreement,
+        profile_steps: int,
+        knob: Knob,
+    ) -> None:
         self.files = files
         self._selector = selector
+        self._search = search
         self._levels = agreed.levels
+        self._scale = profile_steps / search.window_steps
         self._bounds = agreed.bounds
         self._knob = knob
         self._measured = KNOBS[knob]
@@ -91,8 +101,8 @@ class Chooser:
             return self._again(level, dropped[0])
         self._dropped = 0
         try:
-            energy_j = sum(window.energy_j for window in windows)
-            time_s = max(window.time_s for window in windows)
+            energy_j = sum(window.energy_j for window in windows) * self._scale
+            time_s = max(window.time_s for window in windows) * self._scale
             self._of_level[level] = self._measured.at(level, energy=energy_j, time=time_s)
         except ValidationError:
             text = f"energy and time at {level} {self._measured.unit} are not both positive: {windows}"
@@ -125,7 +135,8 @@ class Chooser:
         """Returns, as text, how far the measurements are and how they can be completed."""
         return (
             f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
-            f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps"
+            f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "
+            "or search='coarse-to-fine'"
         )
 
     def forget_measurements(self) -> None:
@@ -133,10 +144,10 @@ class Chooser:
         self._of_level = {}
 
     def _decide(self) -> Decision:
-        next_level = next((level for level in self._levels if level not in self._of_level), None)
-        if next_level is not None:
-            return Decision(self._known, next_level=next_level)
         try:
+            next_level = self._search.next_level(self._levels, self._known, self._selector)
+            if next_level is not None:
+                return Decision(self._known, next_level=next_level)
             optimal = int(self._selector.select(self._known))
         except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
             return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")

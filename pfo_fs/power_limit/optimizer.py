@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.errors import PlanError
@@ -19,7 +19,7 @@ from pfo_fs.power_limit.measurements import Knob
 from pfo_fs.power_limit.monitor import Monitor
 from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.ranks import LevelAgreement, RankGroup, agree_on_levels
-from pfo_fs.power_limit.selectors import OptimumSelector, ZeusCost
+from pfo_fs.power_limit.selectors import OptimumSelector, Search, ZeusCost
 from pfo_fs.power_limit.states import (
     Done,
     Off,
@@ -71,6 +71,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             else it is written.
         shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
             one, it cannot be switched off.
+        search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
+            (`selectors.py`).
         knob: `power_limit`, or `clock`, which can lower power further, and acts faster.
         clock_step: MHz between two clocks, at least.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
@@ -105,6 +107,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         profile_path: Path | None = None,
         shared_dir: Path | None = None,
         *,
+        search: Literal["full", "coarse-to-fine"] = "full",
         knob: Knob = "power_limit",
         clock_step: int = 45,
         strict: bool = False,
@@ -121,6 +124,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
                 check_others(given)
                 self.knob, self.profile_path = knob, profile_path
                 self.warmup_steps, self.profile_steps = warmup_steps, profile_steps
+                self._search = Search(search, warmup_steps, profile_steps)
                 self._epoch_steps = self._longest_epoch = 0
                 self._warn = WarnOnce()
                 self._gpus = RankGpus(monitor, knob)
@@ -151,7 +155,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         if self._ranks.rank == 0:
             try:
                 self._files = files = FileClient(self.profile_path, shared_dir, token)
-                self._chooser = Chooser(files, self.optimum_selector, agreed, self.knob)
+                selector, search = self.optimum_selector, self._search
+                self._chooser = Chooser(files, selector, search, agreed, self.profile_steps, self.knob)
                 decision = self._chooser.first()
                 job = self._files.create_job(self._ranks.world_size, self.knob)
             except PlanError as error:
@@ -204,7 +209,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         if self._closed:
             return
         self._longest_epoch, self._epoch_steps = max(self._longest_epoch, self._epoch_steps), 0
-        warning = too_short(self._longest_epoch, self.warmup_steps, self.profile_steps)
+        warning = too_short(self._longest_epoch, self.warmup_steps, self._search.window_steps)
         if self._drop_window() and warning and self._ranks.rank == 0:
             self._warn(f"{self._name}: {warning}", "epochs")
 
@@ -301,7 +306,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
             self._gpus.cancel_window()
         if not isinstance(self.state, Done | Off):
             if self._chooser is not None and (self.measurements or not isinstance(self.state, Ready)):
-                steps = self.warmup_steps + self.profile_steps
+                steps = self.warmup_steps + self._search.window_steps
                 log.warning("%s: %s", self._name, self._chooser.unfinished(steps))
             self.state = Off("closed")
         self._gpus.close()
@@ -331,7 +336,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     def _begin_profiling(self, level: int) -> None:
         log.info("%s: %d %s, measuring", self._name, level, self.unit)
-        self.state = Profiling(level, self.profile_steps, self.unit)
+        self.state = Profiling(level, self._search.window_steps, self.unit)
         self._gpus.begin_window(level)
 
     def _follow(self, decision: Decision) -> None:

@@ -37,6 +37,7 @@ def train(optimizer: Any, steps: int = 12) -> None:
         {"knob": "voltage"},
         {"profile_path": 5},
         {"pl_step": "wide"},
+        {"search": None},
         {"optimum_selector": Energy},
         {"device_id": 0},
     ],

@@ -146,6 +146,7 @@ def failing(at: str, error: Exception | None = None) -> FakeMonitor:
     [
         (FakeMonitor(NUMBERS), {"optimum_selector": Broken()}, "oops"),
         (FakeMonitor(NUMBERS), {"optimum_selector": Elsewhere()}, "117 W"),
+        (FakeMonitor(NUMBERS), {"optimum_selector": Elsewhere(), "search": "coarse-to-fine"}, "117 is not one"),
         (failing("begin"), {}, "division by zero"),
         (failing("end"), {}, "division by zero"),
         (failing("end", NotOffered("this GPU does not support it")), {}, "does not support it"),
