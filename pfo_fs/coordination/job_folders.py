@@ -172,7 +172,7 @@ class JobFolders:
         """Returns the time of the file system's own clock, by which all ages are told: daemons come and go."""
         read_at, now_s = self._clock
         if self.monotonic() - read_at >= _CLOCK_HOLDS_S:
-            self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s()
+            self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s("")
         return now_s + self.monotonic() - read_at
 
     def _archive(self, now: float, began: float) -> None:

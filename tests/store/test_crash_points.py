@@ -261,7 +261,7 @@ COVERED_BY_ANOTHER = {"Files.open_lock", "Files.now_s"}
 ONLY_READ = set(
     """
     Files.changed_s JobFolder.last_sign_s
-    Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent_of
+    Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent Files.check_path
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
     SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
     SharedDirectory.read_daemon Leaders.poll
