@@ -132,12 +132,6 @@ def write_schedule(folder: JobFolder, number: int, mhz: int) -> bool:
     return folder.write_schedule(number, 1, 0, source, schedules(mhz), INFOS)
 
 
-def write_schedule_without_rank_files(folder: JobFolder) -> None:
-    write_schedule(folder, 0, 1200)
-    for info in INFOS:
-        folder.files.remove(f"{folder.path}/sched/0/{info.rank}.json")
-
-
 def stale(files: Files, *places: str) -> None:
     for place in places:
         path = files.root / place / ".pfo-host-1-aa.tmp"
@@ -249,8 +243,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
     ),
     "JobFolder.write_rank_files": in_job(
-        lambda folder: folder.write_rank_files(0, INFOS),
-        lambda folder: write_schedule_without_rank_files(folder),
+        lambda folder: folder.write_rank_files(0, INFOS), lambda folder: write_schedule(folder, 0, 1200)
     ),
     "JobFolder.remove_stale_temporaries": in_job(
         lambda folder: folder.remove_stale_temporaries(), lambda folder: stale(folder.files, folder.path)
