@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall
-from pfo_fs.coordination.progress import IterationTimeReader, PollPace, Progress
+from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
 from pfo_fs.coordination.site_policy import SitePolicy
-from pfo_fs.coordination.status_publisher import State, StatusPublisher
-from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError
+from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError, StoreUnavailable
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
@@ -37,6 +37,10 @@ _ANEW_AFTER_S = 3600.0
 """A policy that failed, or met a limit of memory or time, begins anew after this time: the host may have been busy."""
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
+_CHECK_EVERY_S = 2.0
+"""How soon a `current.json` that another user has replaced is written again, for one read."""
+
+State = Literal["waiting", "running", "broken", "ended"]
 
 
 @dataclass
@@ -55,6 +59,8 @@ class Coordinator:
         switch: Returns what is switched off; None: it is read here.
 
     Attributes:
+        state: The state of the job, as `current.json` names it.
+        message: Text for the status about a problem; may be empty.
         last_alive: When a process of the job was last seen to do something, in monotonic s.
     """
 
@@ -75,9 +81,11 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.first_seen = self.last_alive = self.monotonic()
+        self.state: State = "waiting"
+        self.message = ""
         self._switch = self.switch or OffSwitch(self.folder.files).read
         self._was_off = False
-        self._status = StatusPublisher(self.folder, self.still_leads, self.monotonic)
+        self._log = LogOnce(log, self.monotonic)
         self._ranks = RankRegistry(self.folder, self.rank_infos, self.monotonic)
         adapts = self.kind == "daemon" and self.settings.poll_interval is None
         self._pace = PollPace(self.lead_s, remote=self.remote, adapts=adapts, now=self.first_seen)
@@ -85,19 +93,15 @@ class Coordinator:
         self._publication = Publication(self.folder, self.generation, self._pace, self.on_publish)
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
-        self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
-        self._reconciler: Reconciler | None = None
+        self._reconciler: Reconciler | None = None  # once it is known that this coordinator schedules the job
         self._anew_at = math.inf
+        self._published: bodies.CurrentBody | None = None
+        self._checked = -math.inf  # when it was seen to be still there
+        self._status_text = ""  # as it was logged last
 
     @property
-    def state(self) -> State:
-        """The state of the job."""
-        return self._status.state
-
-    @property
-    def message(self) -> str:
-        """Text for the status about a problem; may be empty."""
-        return self._status.message
+    def _runner(self) -> PolicyRunner | None:
+        return self._reconciler.runner if self._reconciler is not None else None
 
     @property
     def scheduler(self) -> FrequencyScheduler | None:
@@ -162,7 +166,7 @@ class Coordinator:
             self._report_if_possible("broken", str(error))
             return 2.0
         except StoreError as error:
-            self._status.no_answer(error)
+            self._no_answer(error)
             return 1.0
         except (PlanError, ConfigError) as error:
             return self._fail(str(error))
@@ -208,8 +212,9 @@ class Coordinator:
             self._look_at_progress(now)
             return 5.0
         if now >= self._anew_at:  # as another coordinator would
-            self._runner, self._reconciler, self._anew_at = None, None, math.inf
-        runner, reconciler = self._begin()
+            self._reconciler, self._anew_at = None, math.inf
+        reconciler = self._begin()
+        runner = reconciler.runner
         assert self._job is not None
         self._pace.update(now, self._job.job_info.world_size)
         if not self._all_ranks_known(now):
@@ -226,7 +231,7 @@ class Coordinator:
         if reconciler.reconcile(now, names):
             self._pace.changed(now)
             self._pace.update(now, self._job.job_info.world_size)
-            self.publish_status(force=True)
+            self._publish_status(force=True)
         if reconciler.override.unsettled:
             self._pace.changed(now)
         if runner.failure and not reconciler.override.active:
@@ -237,34 +242,18 @@ class Coordinator:
             return 0.25
         return self._pace.calm_pause_s if self.is_calm else 1.0
 
-    def _begin(self) -> tuple[PolicyRunner, Reconciler]:
+    def _begin(self) -> Reconciler:
         """Reads what earlier coordinators of this job have published, once."""
         assert self._job is not None
-        if self._runner is None or self._reconciler is None:
+        if self._reconciler is None:
             with suppress(RecordError):
                 before = self.folder.read(bodies.CurrentBody)
                 self._pace.took_over(self.monotonic(), before.poll_s if before is not None else 0.0)
-            self._runner = PolicyRunner(
-                self.folder,
-                self._job,
-                self.settings,
-                self.kind,
-                self._ranks,
-                self.monotonic,
-                self.make_policy,
+            runner = PolicyRunner(
+                self.folder, self._job, self.settings, self.kind, self._ranks, self.monotonic, self.make_policy
             )
-            self._reconciler = Reconciler(
-                self.folder,
-                self._job,
-                self._runner,
-                self._ranks,
-                self._progress,
-                self._publication,
-                self._status,
-                self.still_leads,
-                IterationTimeReader(self.folder, self.monotonic),
-            )
-        return self._runner, self._reconciler
+            self._reconciler = Reconciler(runner, self._progress, self._publication, self.still_leads, self._note)
+        return self._reconciler
 
     def _all_ranks_known(self, now: float) -> bool:
         assert self._job is not None
@@ -295,15 +284,24 @@ class Coordinator:
         try:
             self._report(state, message)
         except (StoreError, RecordError) as error:
-            self._status.no_answer(error)
+            self._no_answer(error)
 
     def _report(self, state: State, message: str) -> None:
-        self._status.set(state, message)
+        if message and (state, message) != (self.state, self.message):
+            self._note(logging.INFO if message in ("finished", "interrupted") else logging.WARNING, message)
+        self.state, self.message = state, message
         if self._mine:
-            self.publish_status()
+            self._publish_status()
 
-    def publish_status(self, *, force: bool = False) -> None:
-        """Writes `current.json` if it changes."""
+    def _no_answer(self, error: StoreError | RecordError) -> None:
+        self._note(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
+
+    def _note(self, level: int, text: str) -> None:
+        """Logs what every poll may find: once, until its cause has been gone for a while (`LogOnce`)."""
+        self._log.log(level, f"job {self.folder.job_id}: {text}")
+
+    def _publish_status(self, *, force: bool = False) -> None:
+        """Writes `current.json` if it differs from what was written last, or if another process has replaced it."""
         announced, lease = self._publication.announced, self.lease
         request = self._runner.request if self._runner is not None else None
         body = bodies.CurrentBody(
@@ -320,7 +318,27 @@ class Coordinator:
             heartbeat=lease.heartbeat,
             poll_s=self._pace.poll_s,
         )
-        self._status.publish(body, force=force)
+        if (body == self._published and not force and self._still_there()) or not self.still_leads():
+            return
+        if body.status_text != self._status_text:
+            self._status_text = body.status_text
+            log.info("job %s: %s", self.folder.job_id, body.status_text)
+        self.folder.write(body)
+        self._published = body
+
+    def _still_there(self) -> bool:
+        """Checks every two seconds that what was published is still there: an older coordinator that was
+        suspended before may have replaced it, or another user, whose file may name any generation."""
+        now = self.monotonic()
+        if now - self._checked < _CHECK_EVERY_S:
+            return True
+        self._checked = now
+        try:
+            return self.folder.read(bodies.CurrentBody) == self._published
+        except StoreUnavailable:
+            raise
+        except (RecordError, StoreError):  # of a user who is not trusted, or no record at all
+            return False
 
     # ---- what other objects learn first
 

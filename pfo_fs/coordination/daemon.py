@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.coordination.leader import Leader, Leadership
+from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.policy_start import MakePolicy, PolicyCall
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
-from pfo_fs.coordination.status_publisher import LogOnce
 from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler

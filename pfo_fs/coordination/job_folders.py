@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from pfo_fs.coordination.coordinator import Coordinator
-from pfo_fs.coordination.status_publisher import LogOnce
+from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import SharedDirectory, layout
 

@@ -12,15 +12,14 @@ from typing import NamedTuple
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import IterationTimeReader, Progress
 from pfo_fs.coordination.publication import Publication
-from pfo_fs.coordination.rank_registry import NAMED, RankRegistry
-from pfo_fs.coordination.status_publisher import StatusPublisher
+from pfo_fs.coordination.rank_registry import NAMED
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.scheduler import ScheduleRequest, check_schedules
-from pfo_fs.store import JobFolder, bodies, layout, save_dump
+from pfo_fs.store import bodies, layout, save_dump
 from pfo_fs.turns import ROUND, Term
 
 log = logging.getLogger(__name__)
@@ -44,21 +43,22 @@ class Wanted(NamedTuple):
 class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
+    Args:
+        log: Logs a text once, until its cause has been gone for a while.
+
     Attributes:
         lost_results: Text for the status about missing results; may be empty.
     """
 
-    folder: JobFolder
-    job: bodies.JobBody
     runner: PolicyRunner
-    ranks: RankRegistry
     progress: Progress
     publication: Publication
-    status: StatusPublisher
     still_leads: Callable[[], bool]
-    reader: IterationTimeReader
+    log: Callable[[int, str], None]
 
     def __post_init__(self) -> None:
+        self.folder, self.job, self.ranks = self.runner.folder, self.runner.job, self.runner.ranks
+        self._reader = IterationTimeReader(self.folder, self.runner.monotonic)
         self.lost_results = ""
         self._repeats = 0  # how often the newest schedule has been measured again for missing results
         self._complete_since = math.inf  # when the results of the newest schedule were all there
@@ -69,7 +69,7 @@ class Reconciler:
         """Goes on from the committed schedules."""
         publication = self.publication
         for problem in publication.restore(self.runner.policy):
-            self.status.log(logging.WARNING, problem)
+            self.log(logging.WARNING, problem)
         source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
         pipelines, by_hand = self.job.job_info.dp_degree, publication.by_hand
@@ -107,7 +107,7 @@ class Reconciler:
             try:
                 self.folder.write_rank_files(self.publication.number, self.ranks.infos)
             except StoreError as error:
-                self.status.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
+                self.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         return document.resolve(self.job.job_info, self.ranks.infos, self.runner.orders())
@@ -148,7 +148,7 @@ class Reconciler:
             return False
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
-            read = self.reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
+            read = self._reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
             publication = self.publication
             in_force = [
                 iteration._replace(turn=publication.term.turn_at(iteration.step))
@@ -242,7 +242,7 @@ class Reconciler:
         try:
             asked = self.folder.read(bodies.CheckBody)
         except RecordError as error:
-            self.status.log(logging.WARNING, f"what `pfo-fs check` has asked for is left out: {error}")
+            self.log(logging.WARNING, f"what `pfo-fs check` has asked for is left out: {error}")
             return False
         if asked is None or asked.nonce == self.publication.checked[1]:
             return False

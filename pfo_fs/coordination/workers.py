@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from pfo_fs.coordination.status_publisher import LogOnce
+from pfo_fs.coordination.log_once import LogOnce
 
 log = logging.getLogger(__name__)
 

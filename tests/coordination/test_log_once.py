@@ -8,7 +8,7 @@ import pytest
 from clock import Clock
 from coordinator_jobs import coordinate, poll
 
-from pfo_fs.coordination.status_publisher import GONE_AFTER_S, LogOnce
+from pfo_fs.coordination.log_once import GONE_AFTER_S, LogOnce
 from pfo_fs.store import JobFolder
 
 
