@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from queue import Empty, SimpleQueue
 
 from pfo_fs.coordination.coordinator import Coordinator
 from pfo_fs.coordination.job_folders import Found, JobFolders
@@ -64,8 +63,7 @@ class ServedJobs:
 
     def __post_init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
-        self._ended_lock = threading.Lock()
+        self._ended: deque[tuple[str, float | Found]] = deque()  # polls that have ended, and their results
         self._grace_s = min(_MOST_GRACE_S, self.max_idle_s / 16)
         self._workers = Workers(MOST_THREADS)
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
@@ -92,11 +90,8 @@ class ServedJobs:
     def serve(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
         now = self.monotonic()
-        while True:
-            try:
-                job_id, outcome = self._ended.get_nowait()
-            except Empty:
-                break
+        while self._ended:
+            job_id, outcome = self._ended.popleft()
             if isinstance(outcome, Found):
                 self._take_over(outcome, now)
             elif job_id in self._entries:
@@ -140,7 +135,8 @@ class ServedJobs:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
             outcome = Found()
         finally:
-            self._put_ended(_FOLDERS, outcome)
+            self._ended.append((_FOLDERS, outcome))
+            self.wake()
 
     def _poll_job(self, job_id: str, entry: _Entry) -> None:
         coordinator, delay_s = entry.coordinator, AFTER_FAILURE_S
@@ -157,13 +153,7 @@ class ServedJobs:
         except StoreError as error:
             log.warning("job %s: %s", job_id, error.args[-1])
         finally:
-            self._put_ended(job_id, delay_s)
-
-    def _put_ended(self, job_id: str, outcome: float | Found) -> None:
-        with self._ended_lock:
-            self._ended.put((job_id, outcome))
-            is_first = self._ended.qsize() == 1
-        if is_first:  # otherwise the loop has been woken already, and has not used the results yet
+            self._ended.append((job_id, delay_s))
             self.wake()
 
     # ---- in the loop
