@@ -119,16 +119,6 @@ class Coordinator:
         return self.state == "running" and self._pace.is_calm(self.monotonic())
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether no rank is expected to write anything, so that the daemon need not watch the folder."""
-        runner, newest = self._runner, self._publication.newest_made
-        if self.state == "waiting" or runner is None:
-            return not self.is_mine
-        if not runner.learns:
-            return True
-        return newest < 0 or (runner.observed.number == newest and not runner.watches_iteration_times)
-
-    @property
     def lease(self) -> PaceLease:
         """How long ranks may follow the newest schedule without a heartbeat of this coordinator."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0

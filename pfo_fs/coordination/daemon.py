@@ -20,7 +20,6 @@ from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.policy_start import MakePolicy, PolicyCall
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
-from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
@@ -61,9 +60,6 @@ class Daemon:
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(files.root, "jobs", settings.watch)
         scheduler = settings.scheduler.rpartition(":")[2]
-        # Of its own, since a job's folder may hold any number of folders to watch.
-        self._events = Workers(1)
-        self._followed: set[str] = set()
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
         self._served: Leadership | None = None  # the one for which `_jobs` was made
@@ -108,9 +104,9 @@ class Daemon:
                         self._jobs.restart_timers()
                     wait_s = _AFTER_OUTAGE_S
                 if not self._stopped:
-                    hints = self._watcher.wait(wait_s)
-                    if self._jobs is not None:
-                        self._jobs.changed(hints)
+                    changed = self._watcher.wait(wait_s)
+                    if changed and self._jobs is not None:
+                        self._jobs.list_soon()
         finally:
             self._resign()
 
@@ -123,8 +119,7 @@ class Daemon:
             self._serve(leadership)
         if self._jobs is None:
             return min(0.5, self._settings.lease_timeout / 4)
-        if self._watcher.is_due and not self._events.busy:
-            self._events.start(self._watcher.start)
+        self._watcher.start()
         wait_s = min(self._jobs.serve(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
@@ -132,8 +127,7 @@ class Daemon:
         """Stops serving the jobs for the earlier leadership, and starts to serve them for this one."""
         if self._jobs is not None:
             self._jobs.close()
-            self._followed.clear()
-            self._events.start(self._watcher.stop)
+            self._watcher.stop()
         self._jobs, self._served = None, leadership
         if leadership is None:
             return
@@ -157,18 +151,10 @@ class Daemon:
         self._jobs = ServedJobs(
             JobFolders(self._shared, make, self._settings.max_job_idle_time, self._monotonic),
             max_idle_s=self._settings.max_job_idle_time,
-            interval_s=lambda: None if self._watcher.uses_events else self._interval_s,
-            follow=self._follow,
+            interval_s=self._interval_s,
             wake=self._watcher.wake,
             monotonic=self._monotonic,
         )
-
-    def _follow(self, job_id: str, wanted: bool) -> None:
-        if not self._watcher.uses_events or wanted == (job_id in self._followed):
-            return
-        self._followed ^= {job_id}
-        call = self._watcher.follow if wanted else self._watcher.leave
-        self._events.start(lambda: call(job_id))
 
     def _read_site(self) -> SitePolicy:
         """Returns what the site allows; called in the loop, and in the thread that claims jobs."""
@@ -189,7 +175,7 @@ class Daemon:
         return self._off
 
     def _resign(self) -> None:
-        self._events.start(self._stop_watching)
+        self._watcher.stop()
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
@@ -197,7 +183,3 @@ class Daemon:
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")
-
-    def _stop_watching(self) -> None:
-        self._watcher.stop()
-        self._events.close()

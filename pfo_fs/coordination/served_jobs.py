@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
 from pfo_fs.coordination.coordinator import Coordinator
@@ -38,7 +38,6 @@ class _Entry:
     due: float = -math.inf
     not_before: float = -math.inf
     polling: bool = False
-    changed: bool = False
 
 
 @dataclass
@@ -47,17 +46,14 @@ class ServedJobs:
 
     Args:
         max_idle_s: A job whose processes have done nothing for this time is ended and archived.
-        interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
-            file-system events report changes.
-        follow: Called with a job's id and whether file-system events of its folder are wanted.
+        interval_s: The longest time between two polls of a job that this daemon schedules.
         wake: Called from another thread when a poll has ended, so that `serve` is due.
     """
 
     folders: JobFolders
     _: KW_ONLY
     max_idle_s: float
-    interval_s: Callable[[], float | None]
-    follow: Callable[[str, bool], None]
+    interval_s: float
     wake: Callable[[], None]
     monotonic: Callable[[], float]
 
@@ -76,16 +72,10 @@ class ServedJobs:
         """Whether a poll is running."""
         return self._workers.busy or self._folders_worker.busy
 
-    def changed(self, job_ids: Iterable[str]) -> None:
-        """Makes jobs due whose folders may have changed."""
-        for job_id in job_ids:
-            entry = self._entries.get(job_id)
-            if entry is None:
-                self._folders_changed = True
-                self._folders_due = -math.inf
-            else:
-                entry.due = entry.not_before = -math.inf
-                entry.changed = True
+    def list_soon(self) -> None:
+        """Makes the poll of `jobs/` due, where something may be new."""
+        self._folders_changed = True
+        self._folders_due = -math.inf
 
     def serve(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
@@ -159,7 +149,7 @@ class ServedJobs:
     # ---- in the loop
 
     def _start_poll(self, job_id: str, entry: _Entry) -> None:
-        entry.polling, entry.changed = True, False
+        entry.polling = True
         self._workers.start(lambda: self._poll_job(job_id, entry))
 
     def _take_over(self, found: Found, now: float) -> None:
@@ -171,7 +161,6 @@ class ServedJobs:
             entry = self._entries.pop(job_id, None)
             if entry is not None:
                 log.warning("job %s: its folder has been removed", job_id)
-                self.follow(job_id, False)
                 entry.coordinator.close()
 
     def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
@@ -179,14 +168,11 @@ class ServedJobs:
         entry.polling = False
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
-            self.follow(job_id, False)
             coordinator.close()
             if delay_s >= 0:
                 self.folders.over(job_id, now + self.max_idle_s)
             return
-        interval_s = self.interval_s()
-        if coordinator.is_mine and interval_s is not None and not coordinator.is_calm:
-            delay_s = min(delay_s, interval_s)
-        entry.due = -math.inf if entry.changed else now + delay_s
+        if coordinator.is_mine and not coordinator.is_calm:
+            delay_s = min(delay_s, self.interval_s)
+        entry.due = now + delay_s
         entry.not_before = entry.due - _EARLY * delay_s
-        self.follow(job_id, not coordinator.is_quiet)

@@ -16,7 +16,7 @@ Wait = Callable[..., Any]
 class PolledJob:
     """A coordinator that only counts; it is also its own folder."""
 
-    state, is_mine, is_quiet = "running", True, True
+    state, is_mine, is_calm = "running", True, False
 
     def __init__(self, job_id: str, clock: Clock, pause_s: float) -> None:
         self.job_id, self.pause_s, self.polls = job_id, pause_s, 0
@@ -45,8 +45,7 @@ def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
     return ServedJobs(
         cast(JobFolders, Folders(jobs)),
         max_idle_s=1e9,
-        interval_s=lambda: None,
-        follow=lambda *_: None,
+        interval_s=1e9,
         wake=lambda: None,
         monotonic=clock,
     )
