@@ -132,7 +132,6 @@ OF_JOBS = {file.path.split("/")[0] for file in RECORDS.values()} | {*FILES, YAML
 """Names in a job's folder. A folder without a job that holds another one is not of pfo-fs, and stays: the shared
 directory may be the folder of a project, which has its own `jobs/`."""
 
-_NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _LARGEST_GAP = 1000
 """Numbers have gaps where coordinators have died; a larger one was planted to keep a daemon from going on."""
@@ -153,9 +152,9 @@ def rank_lock(rank: int) -> str:
     return f"{RANKS}/.{rank}.lock"
 
 
-def schedule(number: int, name: str = "") -> str:
-    """The folder of a schedule, or a file in it."""
-    return f"{SCHEDULES}/{number}/{name}" if name else f"{SCHEDULES}/{number}"
+def schedule(number: int) -> str:
+    """The folder of a schedule."""
+    return f"{SCHEDULES}/{number}"
 
 
 def results(number: int) -> str:
@@ -163,14 +162,10 @@ def results(number: int) -> str:
     return f"{RESULTS}/{number}"
 
 
-def numbered_files(names: Iterable[str]) -> list[int]:
-    """Returns n of every `<n>.json`, ascending; other names are left out."""
-    return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, names) if found)
-
-
-def numbered_folders(names: Iterable[str]) -> list[int]:
-    """Returns every name that is a number, ascending."""
-    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+def numbers(names: Iterable[str], suffix: str = "") -> list[int]:
+    """Returns n of every name that is n and the suffix, ascending; other names are left out."""
+    found = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(number) for number in found if _NUMBER.fullmatch(number))
 
 
 def without_jumps(numbers: Iterable[int]) -> list[int]:

@@ -199,7 +199,7 @@ class RecordFolder:
     def numbers(self, model: type[BaseModel], **place: int) -> list[int]:
         """Returns the numbers after which records of this type are named, ascending; `place`: those of their folder."""
         folder = layout.RECORDS[model].path.rpartition("/")[0]
-        return layout.numbered_files(self.files.names(self.below(folder.format(**place))))
+        return layout.numbers(self.files.names(self.below(folder.format(**place))), ".json")
 
     def path_of(self, model: type[BaseModel], **place: int | str) -> str:
         """Returns the path of a record, below the shared directory."""

@@ -86,7 +86,7 @@ class ScheduleFiles(RecordFolder):
 
     def schedule_numbers(self) -> list[int]:
         """Numbers that have a folder, committed or not, ascending; those after a large gap are planted and left out."""
-        return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
+        return layout.without_jumps(layout.numbers(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
         """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone."""
