@@ -29,7 +29,7 @@ _ANSWERS_WITHIN_S = 20.0
 
 
 class AtOnce:
-    """Runs the polls of jobs at once, in place of the daemon's threads (`workers.Workers`)."""
+    """Runs the polls of jobs at once, in place of the daemon's threads (`served_jobs.Workers`)."""
 
     busy = waits = False
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pfo_fs.coordination.policy_start import Kind, MakePolicy, choose_policy, make_scheduler, policy_name
+from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall, policy_name
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest, is_builtin
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
 
@@ -117,7 +118,9 @@ class PolicyRunner:
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
         self.observed = Observed()
-        self.policy = policy_name(*choose_policy(self.job, self.settings))
+        chosen = self.job if self.job.scheduler else self.settings
+        self._name, self._args = chosen.scheduler, chosen.scheduler_args
+        self.policy = policy_name(self._name, self._args)
         self.results = Results(self.folder, self.ranks)
         self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
         self._profile = ""  # as it was written last
@@ -153,8 +156,7 @@ class PolicyRunner:
         """
         try:
             with self._planning():
-                infos = self.ranks.planned_infos
-                scheduler = make_scheduler(self.kind, self.folder, self.job, infos, self.settings, self.make)
+                scheduler = self._make_scheduler()
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
@@ -174,6 +176,22 @@ class PolicyRunner:
             save_dump(RankInfo, self.ranks.infos, self.dump_folder)
         if scheduler.done:
             self.close()
+
+    def _make_scheduler(self) -> FrequencyScheduler:
+        """Makes the scheduler that the job's own files request, or else the operator's.
+
+        For `local`, rank 0 of the job itself, which has its user's permissions, there are no limits.
+        """
+        call = PolicyCall(self._name, self.job.job_info, self.ranks.planned_infos, self.settings, self._args)
+        if self.kind == "local" or not self.job.scheduler:
+            return self.make(call)
+        if not is_builtin(self._name):
+            raise ConfigError(
+                f"the job asks for the scheduler {self._name!r}; a daemon runs only built-in ones when a job asks, "
+                f"others are given to the daemon itself (--scheduler {self._name})"
+            )
+        with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
+            return self.make(call._replace(copies=(self.folder, place)))
 
     def _published(self, number: int) -> list[FrequencySchedule] | None:
         """Returns the schedules with this number; None if they cannot be read any more."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import HANGS_AFTER_S
 
-from pfo_fs.coordination.workers import Workers
+from pfo_fs.coordination.served_jobs import Workers
 
 Wait = Callable[..., Any]
 
@@ -70,7 +70,7 @@ def test_every_call_runs_once_however_long_others_take(pauses: list[float]) -> N
 
 
 def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
-    monkeypatch.setattr("pfo_fs.coordination.workers.PATIENCE_S", 60.0)
+    monkeypatch.setattr("pfo_fs.coordination.served_jobs.PATIENCE_S", 60.0)
     workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
     workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
     assert begun.wait(HANGS_AFTER_S)
