@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from clock import Clock
-from jobs import make_job, plan_text, rank_infos, register, schedule_of
+from coordinator_jobs import Job, by_plan, registered
+from jobs import make_job, plan_text
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.policy_start import PLAN_ARG
 from pfo_fs.scheduler import BUILTIN, load_scheduler
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, SharedDirectory
+from pfo_fs.store import JobFolder
 
 SECRET = "password hunter2"
 
@@ -28,29 +29,14 @@ def private(tmp_path: Path) -> Path:
     return path
 
 
-def job_with(tmp_path: Path, solution_path: Any) -> JobFolder:
-    folder = make_job(tmp_path / "pfo", 1, scheduler="PointSolution", scheduler_args={"solution_path": solution_path})
-    register(folder, rank_infos(1))
-    return folder
-
-
-def serve(folder: JobFolder, clock: Clock, kind: str = "daemon", **settings: Any) -> Coordinator:
-    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    coordinator = Coordinator(fresh, PFOSettings(**settings), kind=kind, monotonic=clock)  # type: ignore[arg-type]
-    for _ in range(4):
-        coordinator.poll()
-        clock.now += 1
-    return coordinator
+def job_with(tmp_path: Path, clock: Clock, solution_path: Any) -> Job:
+    asked = {"scheduler": "PointSolution", "scheduler_args": {"solution_path": solution_path}}
+    return Job(registered(tmp_path / "pfo", 1, **asked)[0], clock)
 
 
 def everything_in(folder: JobFolder) -> str:
     files = (path for path in (folder.files.root / folder.path).rglob("*") if path.is_file() and not path.is_symlink())
     return "".join(path.read_text() for path in files if path.name != "job.json")
-
-
-def clock_of(folder: JobFolder) -> int:
-    schedule = schedule_of(folder, rank_infos(1)[0])
-    return schedule.frequencies[0][1]
 
 
 @pytest.mark.parametrize(
@@ -75,48 +61,42 @@ def test_what_a_job_may_not_name_is_refused_and_its_content_is_not_shown(
     other = make_job(tmp_path / "pfo", 1)
     for name in ("notes.yaml", "notes.py"):
         (other.location / name).write_text(f"{SECRET}: [1\n")
-    folder = job_with(tmp_path, path.format(private=private, other=other.path) if isinstance(path, str) else path)
-    (folder.location / "in_job.yaml").symlink_to(private)
-    (folder.files.root / "in_root.yaml").symlink_to(private)
-    coordinator = serve(folder, clock)
-    assert coordinator.state == "broken"
-    assert re.search(said, coordinator.message)
-    assert SECRET not in everything_in(folder) + caplog.text
+    path = path.format(private=private, other=other.path) if isinstance(path, str) else path
+    job = job_with(tmp_path, clock, path)
+    (job.folder.location / "in_job.yaml").symlink_to(private)
+    (job.folder.files.root / "in_root.yaml").symlink_to(private)
+    assert job.poll(4).current.state == "broken"
+    assert re.search(said, job.current.message)
+    assert SECRET not in everything_in(job.folder) + caplog.text
 
 
 def test_a_plan_in_the_jobs_folder_is_run_and_its_mistakes_are_shown(tmp_path: Path, clock: Clock) -> None:
-    folder = job_with(tmp_path, "plan.py")
-    plan = folder.files.root / folder.path / "plan.py"
+    job = job_with(tmp_path, clock, "plan.py")
+    plan = job.folder.location / "plan.py"
     plan.write_text("[[('forward', 'fast')]]")
-    coordinator = serve(folder, clock)
-    assert coordinator.state == "broken"
-    assert "fast" in coordinator.message
-    assert coordinator.message.startswith("plan.py")
+    assert job.poll(4).current.state == "broken"
+    assert re.match("plan.py.*fast", job.current.message)
     plan.write_text(plan_text(1, 1, 1200))
-    assert serve(folder, clock).state == "running"
-    assert clock_of(folder) == 1200
+    job.restart()
+    assert job.poll(4).mhz == 1200
 
 
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_plan_in_the_shared_directory_is_run(tmp_path: Path, clock: Clock, absolute: bool) -> None:
-    (tmp_path / "pfo").mkdir(mode=0o700)
     plan = tmp_path / "pfo" / "plan.py"
+    job = job_with(tmp_path, clock, str(plan) if absolute else "plan.py")
     plan.write_text(plan_text(1, 1, 1200))
-    folder = job_with(tmp_path, str(plan) if absolute else "plan.py")
-    assert serve(folder, clock).state == "running"
-    assert clock_of(folder) == 1200
+    assert job.poll(4).mhz == 1200
 
 
 def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_file(
     tmp_path: Path, clock: Clock
 ) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(1, 1, 1200))
-    asked_by_operator = make_job(tmp_path / "pfo", 1)
-    register(asked_by_operator, rank_infos(1))
-    arguments = {"scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}}
-    assert serve(asked_by_operator, clock, **arguments).state == "running"
-    assert serve(job_with(tmp_path, str(plan)), clock, kind="local").state == "running"
+    plan = by_plan(tmp_path, 1, 1, 1200)
+    assert Job(registered(tmp_path / "pfo", 1)[0], clock, **plan).poll(4).mhz == 1200
+    own = job_with(tmp_path, clock, plan["scheduler_args"]["solution_path"])
+    own.coordinator = Coordinator(own.folder, PFOSettings(), kind="local", monotonic=clock)
+    assert own.poll(4).mhz == 1200
 
 
 @pytest.mark.parametrize("name", BUILTIN)

@@ -10,7 +10,7 @@ import pytest
 from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import current_of, make_job, rank_infos, register, write_step
+from jobs import current_of, make_job, rank_infos, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import CALM_AFTER_S, PollPace
@@ -20,9 +20,10 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
 
 
-def coordinate(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:
+def coordinate(folder: JobFolder, clock: Clock, lead_s: float = 5.0, **settings: object) -> Coordinator:
     given = PFOSettings(scheduler="Manual", **settings)  # type: ignore[arg-type]
-    return Coordinator(folder, given, kind="daemon", generation=1, lead_s=5.0, remote=True, monotonic=clock)
+    remote = lead_s > 1.0
+    return Coordinator(folder, given, kind="daemon", generation=1, lead_s=lead_s, remote=remote, monotonic=clock)
 
 
 def train(folder: JobFolder, coordinator: Coordinator, clock: Clock, seconds: int) -> bodies.CurrentBody:
@@ -31,42 +32,31 @@ def train(folder: JobFolder, coordinator: Coordinator, clock: Clock, seconds: in
         write_step(folder, int(clock.now), 1.0)
         coordinator.poll()
         clock.now += 1.0
-    current = current_of(folder)
-    return current
+    return current_of(folder)
 
 
+def edit(folder: JobFolder) -> None:
+    """A person asks for another clock."""
+    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    (folder.location / "schedule.yaml").write_text("all: 1200\n")
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["the same daemon", "another daemon"])
 def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_the_time(
-    tmp_path: Path, clock: Clock
+    folder: JobFolder, clock: Clock, restarts: bool
 ) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
     coordinator = coordinate(folder, clock)
     assert train(folder, coordinator, clock, 10).poll_s == 0
     assert train(folder, coordinator, clock, int(CALM_AFTER_S)).poll_s == 10
     assert coordinator.poll() == 10
-    (folder.location / "schedule.yaml").write_text("all: 1200\n")
-    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
-    current = train(folder, coordinator, clock, 3)
-    assert current.number == 1
-    assert current.start_step >= clock.now - 3 + 15
-    assert current.poll_s == 0
-
-
-def test_a_daemon_that_takes_a_calm_job_over_gives_its_hosts_the_time_too(tmp_path: Path, clock: Clock) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
-    assert train(folder, coordinate(folder, clock), clock, 10 + int(CALM_AFTER_S)).poll_s == 10
-    (folder.location / "schedule.yaml").write_text("all: 1200\n")
-    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
+    edit(folder)
     began = clock.now
-    current = train(folder, coordinate(folder, clock), clock, 4)
-    assert current.number == 1
+    current = train(folder, coordinate(folder, clock) if restarts else coordinator, clock, 4)
+    assert (current.number, current.poll_s) == (1, 0)
     assert current.start_step >= began + 15
 
 
-def test_a_user_who_sets_the_interval_gets_it(tmp_path: Path, clock: Clock) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+def test_a_user_who_sets_the_interval_gets_it(folder: JobFolder, clock: Clock) -> None:
     assert train(folder, coordinate(folder, clock, poll_interval=1), clock, 2 * int(CALM_AFTER_S)).poll_s == 0
     watch = ScheduleWatch(0.5, random.Random(0), 0.0)
     watch.learn(ScheduleFound(current(poll_s=10.0)), 0.0, local_mount=False)
@@ -97,12 +87,6 @@ def test_every_host_polls_within_the_lead_of_a_schedule(
         assert pace.lead_s(now) >= 1.2 * max([pace.poll_s, *still])
 
 
-def test_a_job_on_this_hosts_disk_is_polled_as_before() -> None:
-    pace = PollPace(1.0, remote=False, adapts=True, now=0.0)
-    pace.update(1e6, 8)
-    assert (pace.poll_s, pace.lead_s(1e6)) == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("poll_s", [0.25, 2.0, 60.0])
 def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
     tmp_path: Path, clock: Clock, poll_s: float
@@ -112,11 +96,9 @@ def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
     first, second = rank_infos(1, 2)
     folder.register_ranks([bodies.RankBody(rank_info=first, nonce="a", poll_s=0.25)])
     folder.register_ranks([bodies.RankBody(rank_info=second, nonce="b", poll_s=poll_s)])
-    given = PFOSettings(scheduler="Manual")
-    coordinator = Coordinator(folder, given, kind="daemon", generation=1, lead_s=1.0, monotonic=clock)
+    coordinator = coordinate(folder, clock, lead_s=1.0)
     train(folder, coordinator, clock, 10)
-    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
-    (folder.location / "schedule.yaml").write_text("all: 1200\n")
+    edit(folder)
     published_at = clock.now
     current = train(folder, coordinator, clock, 5)
     assert current.number == 1
