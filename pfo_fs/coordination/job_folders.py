@@ -45,7 +45,7 @@ class JobFolders:
     """All folders in `jobs/`. Not for use by two threads at once, except for `over`.
 
     Args:
-        archive_after_s: Seconds after which ended jobs are archived, and also folders that never held a job.
+        archive_after_s: Seconds after which ended jobs are archived.
     """
 
     shared: SharedDirectory
@@ -110,7 +110,7 @@ class JobFolders:
 
     def _examine(self, name: str, now: float, found: Found) -> None:
         """Reads one folder that held no job so far."""
-        problem, is_old = "", False
+        problem = ""
         try:
             owner = self.shared.job(name).foreign_owner()
             if owner is not None:
@@ -120,7 +120,8 @@ class JobFolders:
             names = self.shared.job(name).names()
             if layout.END in names:
                 del self._looks[name]
-                left_s = self.archive_after_s - self._age_s(f"{layout.job(name)}/{layout.END}")
+                age_s = self._now_s() - self.shared.files.changed_s(f"{layout.job(name)}/{layout.END}")
+                left_s = self.archive_after_s - max(0.0, age_s)
                 heapq.heappush(self._to_archive, (now + left_s, name))
                 return
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
@@ -130,7 +131,6 @@ class JobFolders:
                     del self._looks[name]
                     found.jobs.append(coordinator)
                     return
-            is_old = names <= layout.OF_JOBS and self._age_s(layout.job(name)) > self.archive_after_s
         except StoreUnavailable as error:
             problem = f"the shared directory does not answer: {error.args[-1]}"
         except (StoreError, RecordError) as error:
@@ -139,10 +139,6 @@ class JobFolders:
             problem = f"{type(error).__name__}: {error}"
         if problem:
             self._log.log(logging.WARNING, f"job {name}: {problem}")
-        if is_old:
-            del self._looks[name]
-            heapq.heappush(self._to_archive, (now, name))
-            return
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._looks[name], 30), _LONGEST_PAUSE_S)
         self._looks[name] += 1
         heapq.heappush(self._due, (now + pause_s, name))
@@ -154,9 +150,6 @@ class JobFolders:
             StoreError: The directory gives no answer.
         """
         return self._now_s() - self.shared.job(job_id).last_sign_s()
-
-    def _age_s(self, path: str) -> float:
-        return max(0.0, self._now_s() - self.shared.files.changed_s(path))
 
     def _now_s(self) -> float:
         """Returns the time of the file system's own clock, by which all ages are told: daemons come and go."""

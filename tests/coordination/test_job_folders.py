@@ -114,20 +114,15 @@ def test_a_folder_that_gets_its_job_a_moment_later_is_claimed_soon(root: Path, c
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x00" * 100])
-def test_a_damaged_job_is_logged_once_and_does_not_keep_others_from_being_found(
+def test_what_is_no_job_is_left_alone_logged_once_and_does_not_keep_others_from_being_found(
     root: Path, clock: Clock, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     bad, good = make_job(root, 1), make_job(root, 1)
     (root / bad.path / "job.json").write_bytes(content)
-    assert look(folders_in(root, clock), clock, 3600) == [good.job_id]
-    assert len(caplog.records) == 1
-
-
-def test_a_plain_file_or_a_link_in_place_of_a_job_is_left_alone(root: Path, clock: Clock) -> None:
     (root / "jobs" / "file").write_text("hello")
     (root / "jobs" / "link").symlink_to(root)
-    good = make_job(root, 1)
-    assert look(folders_in(root, clock), clock, 60) == [good.job_id]
+    assert look(folders_in(root, clock), clock, 3600) == [good.job_id]
+    assert sum(bad.job_id in record.getMessage() for record in caplog.records) == 1
     assert (root / "jobs" / "file").read_text() == "hello"
 
 
@@ -135,26 +130,8 @@ def test_an_error_that_is_not_foreseen_costs_only_the_job_that_makes_it(
     root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = make_job(root, 1), make_job(root, 1)
-    claim = Coordinator.claim
-
-    def fails(self: Coordinator, names: set[str]) -> bool:
-        if self.folder.job_id == bad.job_id:
-            raise ZeroDivisionError
-        return claim(self, names)
-
-    monkeypatch.setattr(Coordinator, "claim", fails)
+    monkeypatch.setattr(Coordinator, "claim", lambda self, names: self.folder.job_id != bad.job_id or 1 // 0)
     assert look(folders_in(root, clock), clock, 60) == [good.job_id]
-
-
-def test_a_job_that_is_over_is_archived_after_its_time_and_not_served(root: Path, clock: Clock) -> None:
-    job = make_job(root, 1)
-    job.write(bodies.EndBody(reason="finished"))
-    folders = folders_in(root, clock, archive_after_s=100)
-    assert look(folders, clock, 90) == []
-    assert (root / job.path).exists()
-    look(folders, clock, 30)
-    assert not (root / job.path).exists()
-    assert (root / "archive" / job.job_id).exists()
 
 
 def aged(path: Path, seconds: float) -> None:
@@ -162,29 +139,21 @@ def aged(path: Path, seconds: float) -> None:
         os.utime(one, (one.stat().st_atime, one.stat().st_mtime - seconds))
 
 
-def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoever_has_watched_them(
+def test_ended_jobs_are_archived_by_their_own_age_whoever_has_watched_them_and_others_stay(
     root: Path, clock: Clock
 ) -> None:
     young, old, empty = make_job(root, 1), make_job(root, 1, attempt="b"), root / "jobs" / "empty"
     empty.mkdir()
-    for job in (young, old):
+    for job, age_s in ((young, 80), (old, 110)):
         job.write(bodies.EndBody(reason="finished"))
-    for path, age_s in ((root / young.path, 80), (root / old.path, 110), (empty, 110)):
-        aged(path, age_s)
+        aged(root / job.path, age_s)
+    aged(empty, 1000)
     folders = folders_in(root, clock, archive_after_s=100)
-    look(folders, clock, 5)
-    assert [path.name for path in (root / "jobs").iterdir()] == [young.job_id]
+    assert look(folders, clock, 5) == []
+    assert {path.name for path in (root / "jobs").iterdir()} == {young.job_id, "empty"}
     look(folders, clock, 20)
-    assert not list((root / "jobs").iterdir())
-
-
-def test_a_folder_with_files_of_another_program_stays_where_it_is(root: Path, clock: Clock) -> None:
-    weights = root / "jobs" / "run-1" / "weights.bin"
-    weights.parent.mkdir()
-    weights.write_text("of another program")
-    aged(weights.parent, 1000)
-    look(folders_in(root, clock, archive_after_s=100), clock, 1000)
-    assert weights.exists()
+    assert {path.name for path in (root / "archive").iterdir()} == {young.job_id, old.job_id}
+    assert empty.exists(), "it is for `pfo-fs prune`"
 
 
 def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, clock: Clock) -> None:
