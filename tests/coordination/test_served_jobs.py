@@ -1,14 +1,17 @@
-"""When the daemon polls its jobs."""
+"""When the daemon polls its jobs, and the threads that do it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import pytest
 from clock import Clock
+from running import HANGS_AFTER_S
 
 from pfo_fs.coordination.job_folders import Found, JobFolders
-from pfo_fs.coordination.served_jobs import ServedJobs
+from pfo_fs.coordination.served_jobs import ServedJobs, Workers
 
 Wait = Callable[..., Any]
 
@@ -78,3 +81,53 @@ def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Cloc
     run(served, clock, 10.0, wait_for)
     assert first.polled_at == second.polled_at
     served.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers(3)
+    yield made
+    made.close()
+
+
+def test_a_call_that_takes_long_holds_up_no_other_and_each_runs_once(workers: Workers, wait_for: Wait) -> None:
+    held, done = threading.Event(), []
+    workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
+    for number in range(50):
+        workers.start(lambda number=number: done.append(number))  # type: ignore[misc]
+    wait_for(lambda: workers.retry() or len(done) == 50, what="the other calls")
+    assert workers.busy
+    held.set()
+    wait_for(lambda: not workers.busy, what="the first call")
+    assert sorted(done) == list(range(50))
+
+
+def test_an_exception_is_logged_and_the_next_call_runs(
+    workers: Workers, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+    workers.start(lambda: 1 // 0 and None)
+    workers.start(lambda: done.append(1))
+    wait_for(lambda: done, what="the next call")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_closed_workers_end_their_threads(wait_for: Wait) -> None:
+    before = threading.active_count()
+    workers = Workers(2)
+    workers.start(lambda: None)
+    workers.close()
+    wait_for(lambda: threading.active_count() <= before, what="the end of the threads")
+
+
+def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+    monkeypatch.setattr("pfo_fs.coordination.served_jobs.PATIENCE_S", 60.0)
+    workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
+    workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
+    assert begun.wait(HANGS_AFTER_S)
+    workers.start(lambda: done.append(1))
+    held.set()
+    wait_for(lambda: done and not workers.busy, what="the first two calls")
+    workers.start(lambda: done.append(2))
+    wait_for(lambda: len(done) == 2, what="the third call")
+    workers.close()

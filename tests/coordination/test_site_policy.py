@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
+from coordinator_jobs import Job, registered
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import make_job, rank_infos, register
 
 from pfo_fs.coordination import Coordinator, SitePolicy, read_site_policy
 from pfo_fs.coordination.site_policy import parse_site_policy
@@ -55,19 +55,15 @@ def test_a_file_that_is_not_valid_changes_nothing_and_its_mistake_is_named(
     assert f"`coordination: {before.coordination}` is in force" in found.warning
 
 
-def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_text("coordination: daemon-only\n")
-    (tmp_path / "pfo").mkdir(mode=0o700)
-    (tmp_path / "pfo" / "site.yaml").symlink_to(tmp_path / "elsewhere")
-    found = site(tmp_path / "pfo", None)
-    assert not found.daemon_only
-    assert "links are not followed" in found.problem
-
-
-def test_the_mended_file_is_in_force_when_it_is_read_next(tmp_path: Path) -> None:
+def test_the_mended_file_is_in_force_when_it_is_read_next_and_a_link_is_not_followed(tmp_path: Path) -> None:
     broken = site(tmp_path, "coordination: daemon")
     assert broken.problem
     assert site(tmp_path, "coordination: daemon-only", broken) == DAEMON_ONLY
+    (tmp_path / "site.yaml").rename(tmp_path / "elsewhere")
+    (tmp_path / "site.yaml").symlink_to(tmp_path / "elsewhere")
+    found = site(tmp_path, None)
+    assert not found.daemon_only
+    assert "links are not followed" in found.problem
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="[]{}:,-?&*!|>%@`'\"#\\ \n\tax0U", max_size=200).map(str.encode))
@@ -82,21 +78,10 @@ def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
 def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
     tmp_path: Path, clock: Clock, asked_for: str
 ) -> None:
-    folder = make_job(tmp_path, 1, coordination=asked_for)
-    register(folder, rank_infos(1))
-
-    def coordinator(kind: str) -> Coordinator:
-        fresh = SharedDirectory(folder.files, kind).job(folder.job_id)
-        return Coordinator(fresh, PFOSettings(), kind=kind, site=lambda: DAEMON_ONLY, monotonic=clock)  # type: ignore[arg-type]
-
-    local = coordinator("local")
-    local.poll()
-    assert not local.is_mine
-    assert folder.read(bodies.ClaimBody) is None
-    assert folder.schedule_numbers() == []
-    daemon = coordinator("daemon")
-    daemon.poll()
-    assert daemon.is_mine
-    claim = folder.read(bodies.ClaimBody)
-    assert claim is not None
-    assert claim.kind == "daemon"
+    job = Job(registered(tmp_path, 1, coordination=asked_for)[0], clock)
+    for kind in ("local", "daemon"):
+        fresh = SharedDirectory(job.folder.files, kind).job(job.folder.job_id)
+        job.coordinator = Coordinator(fresh, PFOSettings(), kind=kind, site=lambda: DAEMON_ONLY, monotonic=clock)  # type: ignore[arg-type]
+        assert job.poll(1).coordinator.is_mine == (kind == "daemon")
+        claim = job.folder.read(bodies.ClaimBody)
+        assert (claim is not None and claim.kind) == (kind == "daemon" and "daemon")
