@@ -24,11 +24,14 @@ def result(rank: int, time_s: float = 1.0) -> bodies.ResultBody:
     return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
 
 
-def test_ranks_that_register_together_are_one_file_with_a_name_for_each(tmp_path: Path) -> None:
+def test_ranks_that_register_together_are_one_file_and_each_counts_only_once_it_has_a_name(tmp_path: Path) -> None:
+    """The helper may die between two names; and a file that a user plants must not register other ranks."""
     folder = make_job(tmp_path, 4)
     assert folder.register_ranks(ranks(4)) == {}
     assert len({os.stat(folder.location / f"ranks/{rank}.json").st_ino for rank in range(4)}) == 1
     assert [body.nonce for body in folder.each_rank()] == ["n0", "n1", "n2", "n3"]
+    (folder.location / "ranks/1.json").unlink()
+    assert [body.rank_info.rank for body in folder.each_rank()] == [0, 2, 3]
 
 
 def test_a_rank_of_another_process_is_refused_and_those_beside_it_are_not(tmp_path: Path) -> None:
@@ -71,14 +74,6 @@ def test_a_ranks_lock_is_held_while_its_file_is_written_whatever_ranks_register_
     folder = JobFolder(Files(tmp_path, calls=Calls(link=link)), job.path, "test", job.attempt, job_id=job.job_id)
     assert folder.register_ranks([ranks(6)[rank] for rank in together]) == {}
     assert locked == [f"{rank}.json" for rank in together]
-
-
-def test_a_rank_counts_only_once_it_has_a_name(tmp_path: Path) -> None:
-    """The helper may die between two names; and a file that a user plants must not register other ranks."""
-    folder = make_job(tmp_path, 3)
-    folder.register_ranks(ranks(3))
-    (folder.location / "ranks/1.json").unlink()
-    assert [body.rank_info.rank for body in folder.each_rank()] == [0, 2]
 
 
 def test_results_of_a_host_are_one_file_and_a_second_writer_adds_only_what_is_missing(tmp_path: Path) -> None:
