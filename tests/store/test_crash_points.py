@@ -31,6 +31,7 @@ CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unl
 NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}
 INFOS = rank_infos(2)
 LONG_AGO = (1, 1)
+Claim = bodies.ClaimBody
 
 
 class Dead(BaseException):
@@ -147,10 +148,6 @@ def rank_body(nonce: str, rank: int = 0) -> bodies.RankBody:
     return bodies.RankBody(rank_info=INFOS[rank], nonce=nonce)
 
 
-def register_rival(shared: SharedDirectory) -> bool:
-    return not job(shared).register_ranks([rank_body("rival")])
-
-
 def leader(nonce: str) -> bodies.LeaderBody:
     return bodies.LeaderBody(generation=1, nonce=nonce, host="h", pid=1)
 
@@ -163,10 +160,6 @@ def daemon(counter: int) -> bodies.DaemonBody:
 
 def result(time_s: float, rank: int = 0) -> bodies.ResultBody:
     return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
-
-
-def claim_of(kind: Any, nonce: str) -> bodies.ClaimBody:
-    return bodies.ClaimBody(kind=kind, nonce=nonce)
 
 
 def current(number: int) -> bodies.CurrentBody:
@@ -217,11 +210,12 @@ OPERATIONS: dict[str, Operation] = {
         lambda shared: shared.leaders.claim(leader("rival")),
     ),
     "JobFolder.claim_coordinator": in_job(
-        lambda folder: folder.claim_coordinator(claim_of("daemon", "first")),
-        rival=lambda shared: job(shared).claim_coordinator(claim_of("local", "rival")).nonce == "rival",
+        lambda folder: folder.claim_coordinator(Claim(kind="daemon", nonce="first")),
+        rival=lambda shared: job(shared).claim_coordinator(Claim(kind="local", nonce="rival")).nonce == "rival",
     ),
     "JobFolder.register_ranks": in_job(
-        lambda folder: folder.register_ranks([rank_body("first")]), rival=register_rival
+        lambda folder: folder.register_ranks([rank_body("first")]),
+        rival=lambda shared: not job(shared).register_ranks([rank_body("rival")]),
     ),
     "JobFolder.register_ranks of two": in_job(
         lambda folder: folder.register_ranks([rank_body("a", 0), rank_body("b", 1)])
@@ -405,28 +399,3 @@ def test_each_public_method_is_known() -> None:
         | ONLY_READ
     )
     assert found == known
-
-
-def test_methods_that_only_read_change_nothing(tmp_path: Path) -> None:
-    """Each of them, on a directory with everything in it."""
-    for operation in OPERATIONS.values():
-        with suppress(StoreError, FileExistsError):
-            operation.prepare(opened(tmp_path))
-    before = content(tmp_path)
-    calls = Interrupted(0)
-    shared = opened(tmp_path, calls)
-    for owner in (
-        shared.files,
-        shared,
-        shared.leaders,
-        job(shared),
-    ):
-        for name in sorted(vars(type(owner))):
-            if f"{type(owner).__name__}.{name}" in ONLY_READ:
-                needed = [
-                    p for p in inspect.signature(getattr(owner, name)).parameters.values() if p.default is p.empty
-                ]
-                arguments = [0 if p.annotation == "int" else "job" for p in needed]
-                with suppress(Exception):
-                    getattr(owner, name)(*arguments)
-    assert content(tmp_path) == before
