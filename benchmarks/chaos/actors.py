@@ -61,8 +61,8 @@ class DaemonFiles(Files):
         super().__init__(world.root, create=True, calls=calls)
         self._world = world
 
-    def now_s(self) -> float:
-        super().now_s()  # it may fail
+    def now_s(self, path: str) -> float:
+        super().now_s(path)  # it may fail
         return self._world.now_s
 
     def changed_s(self, path: str) -> float:
