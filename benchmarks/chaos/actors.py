@@ -271,7 +271,7 @@ class HostPlace(Place):
             if self._told is not None:
                 self._coordinator.applied(self._told.number, self._told.step)
             self._coordinator.poll()
-            self._handle(e.CoordinatorAlive(self._coordinator.lease.lease_s))
+            self._handle(e.CoordinatorAlive(self._coordinator.lease[0]))
 
 
 class Client:

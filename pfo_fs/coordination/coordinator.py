@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall
 from pfo_fs.coordination.progress import PollPace, Progress
-from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
+from pfo_fs.coordination.publication import OnPublish, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
 from pfo_fs.coordination.site_policy import SitePolicy
@@ -40,7 +40,34 @@ MISSING_AFTER_S = 30.0
 _CHECK_EVERY_S = 2.0
 """How soon a `current.json` that another user has replaced is written again, for one read."""
 
+GONE_AFTER_S = 3600.0
+"""A cause that has not been reported for this time is over: the next report of it is logged again."""
+_MOST_CAUSES = 200
+"""The oldest causes are forgotten: memory stays bounded, and a cause that is back after 200 others is said again."""
+
 State = Literal["waiting", "running", "broken", "ended"]
+
+
+@dataclass
+class LogOnce:
+    """Logs a text the first time that it is reported, and again after it was not reported for `GONE_AFTER_S`."""
+
+    logger: logging.Logger
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._reported: dict[str, float] = {}  # when each text was reported last
+        self._lock = threading.Lock()
+
+    def log(self, level: int, text: str) -> None:
+        now = self.monotonic()
+        with self._lock:
+            last = self._reported.pop(text, None)
+            self._reported[text] = now
+            if len(self._reported) > _MOST_CAUSES:
+                del self._reported[next(iter(self._reported))]
+        if last is None or now - last > GONE_AFTER_S:
+            self.logger.log(level, "%s", text)
 
 
 @dataclass
@@ -119,8 +146,8 @@ class Coordinator:
         return self.state == "running" and self._pace.is_calm(self.monotonic())
 
     @property
-    def lease(self) -> PaceLease:
-        """How long ranks may follow the newest schedule without a heartbeat of this coordinator."""
+    def lease(self) -> tuple[float, int]:
+        """How long ranks may follow the newest schedule without a change of the heartbeat, and that."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0
         return self._publication.lease(
             self.monotonic(), self.settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
@@ -250,10 +277,11 @@ class Coordinator:
         job = self._job.job_info
         if self._ranks.poll(job):
             self.last_alive = now
-        if self._ranks.all_known(job):
+        missing = self._ranks.missing(job)
+        if not missing:
             return True
         late = now - self.first_seen >= MISSING_AFTER_S
-        text = f"{self._ranks.missing(job)} of {job.world_size} have not registered; scheduling waits for them"
+        text = f"{missing} of {job.world_size} have not registered; scheduling waits for them"
         self._report("waiting", text if late else "")
         return False
 
@@ -292,20 +320,20 @@ class Coordinator:
 
     def _publish_status(self, *, force: bool = False) -> None:
         """Writes `current.json` if it differs from what was written last, or if another process has replaced it."""
-        announced, lease = self._publication.announced, self.lease
+        (number, start_step, source), (lease_s, heartbeat) = self._publication.announced, self.lease
         request = self._runner.request if self._runner is not None else None
         body = bodies.CurrentBody(
             generation=self._publication.generation,
-            number=announced.number,
-            start_step=announced.start_step,
+            number=number,
+            start_step=start_step,
             state=self.state,
             message=self.message[:4000],
             yaml_problem=self._reconciler.override.problem[:4000] if self._reconciler is not None else "",
             status_text=request.message[:4000] if request is not None else "",
             converged=request is not None and request.converged,
-            source=announced.source,
-            lease_s=lease.lease_s,
-            heartbeat=lease.heartbeat,
+            source=source,
+            lease_s=lease_s,
+            heartbeat=heartbeat,
             poll_s=self._pace.poll_s,
         )
         if (body == self._published and not force and self._still_there()) or not self.still_leads():

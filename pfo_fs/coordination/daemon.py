@@ -13,10 +13,9 @@ import socket
 import time
 from collections.abc import Callable
 
-from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.coordination.leader import Leader, Leadership
-from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.coordination.policy_start import MakePolicy, PolicyCall
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy

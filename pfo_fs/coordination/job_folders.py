@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pfo_fs.coordination.coordinator import Coordinator
-from pfo_fs.coordination.log_once import LogOnce
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import SharedDirectory, layout
 

@@ -60,8 +60,9 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.leadership: Leadership | None = None
-        self._host = socket.gethostname()
-        self._counter = 0
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "version": pfo_fs.__version__}
+        about |= {"scheduler": self.scheduler, "interval_s": self.interval_s}
+        self._record = bodies.DaemonBody.model_validate({"generation": 0, "counter": 0, **about})
         self._noted_leader = 0
         self._beat_at = -math.inf
         self.forget_silence()
@@ -116,7 +117,9 @@ class Leader:
     def _claim(self, newest: int, generation: int) -> None:
         if self._silent_s >= self.lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, self._silent_s)
-        claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        claim = bodies.LeaderBody(
+            generation=generation, nonce=secrets.token_hex(8), host=self._record.host, pid=os.getpid()
+        )
         if not self.shared.leaders.claim(claim):
             self.forget_silence()  # another daemon was faster
             return
@@ -141,19 +144,9 @@ class Leader:
             )
 
     def _write(self, generation: int, *, stopped: bool) -> None:
-        self._counter += 1
-        self.shared.write(
-            bodies.DaemonBody(
-                generation=generation,
-                counter=self._counter,
-                host=self._host,
-                pid=os.getpid(),
-                version=pfo_fs.__version__,
-                scheduler=self.scheduler,
-                interval_s=self.interval_s,
-                stopped=stopped,
-            )
-        )
+        now = {"generation": generation, "counter": self._record.counter + 1, "stopped": stopped}
+        self._record = self._record.model_copy(update=now)
+        self.shared.write(self._record)
 
     def step_down(self) -> None:
         """Ends the leadership without notifying the standby daemons; another leader has a whole lease to show life."""

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall, policy_name
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -83,13 +82,6 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 3600.0
 
 
-class Observed(NamedTuple):
-    """The number of the schedule whose results a scheduler has observed last (-1: none), and its plan inputs then."""
-
-    number: int = -1
-    plan_inputs: PlanInputs | None = None
-
-
 @dataclass
 class PolicyRunner:
     """The scheduler of one job.
@@ -98,6 +90,7 @@ class PolicyRunner:
         failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
         trouble: Text for the status while the policy's process is gone, and another one will take its place.
         start_at: When the policy may start, in monotonic s.
+        observed: The schedule whose results the scheduler has observed last (-1: none), and its plan inputs then.
         longest_plan_s: The longest time in s for which the policy's planning has blocked this coordinator.
         policy: The scheduler and its arguments, as the sources of schedules name them.
         dump_folder: Where Zeus's dumps of the job go; None: there are none.
@@ -117,7 +110,7 @@ class PolicyRunner:
         self.failure = self.trouble = ""
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
-        self.observed = Observed()
+        self.observed: tuple[int, PlanInputs | None] = (-1, None)
         chosen = self.job if self.job.scheduler else self.settings
         self._name, self._args = chosen.scheduler, chosen.scheduler_args
         self.policy = policy_name(self._name, self._args)
@@ -210,14 +203,13 @@ class PolicyRunner:
         self.trouble = f"{text}; another one starts in {pause_s:.0f} s"
         log.warning("job %s: %s", self.folder.job_id, self.trouble)
         self.close()
-        self.scheduler = None
-        self.observed = Observed()
+        self.scheduler, self.observed = None, (-1, None)
         self.results.forget()
 
     def forget(self) -> None:
         """Ends the scheduler, whatever has become of it: ranks run other orders, so the next begins from nothing."""
         self.close()
-        self.scheduler, self.request, self.observed = None, None, Observed()
+        self.scheduler, self.request, self.observed = None, None, (-1, None)
         self.failure = self.trouble = ""
         self.results.forget()
 
@@ -261,7 +253,7 @@ class PolicyRunner:
         scheduler.orders = self.ranks.orders(scheduler.request().schedules)
         results = self.results.read(number)
         # Noted before the scheduler gets them, so that results on which it fails are not passed to it again.
-        self.observed = Observed(number, scheduler.plan_inputs)
+        self.observed = (number, scheduler.plan_inputs)
         with self._planning():
             scheduler.observe(results)
         self.results.forget()

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.errors import RecordError, StoreError
@@ -31,22 +30,8 @@ _MOST_UNLISTED = 8
 OnPublish = Callable[[int, int, list[FrequencySchedule], Term], None]
 
 
-class PaceLease(NamedTuple):
-    """Ranks may follow a schedule for `lease_s` (0.0: for ever) after the last change of `heartbeat`.
-
-    The heartbeat is a number that changes while the coordinator follows the straggler; 0 if it does not.
-    """
-
-    lease_s: float = 0.0
-    heartbeat: int = 0
-
-
-class Announced(NamedTuple):
-    """The schedule that ranks are told to follow: its number, its first step and its source, as in `current.json`."""
-
-    number: int = -1
-    start_step: int = 0
-    source: bodies.Source | None = None
+Announced = tuple[int, int, bodies.Source | None]
+"""The schedule that ranks are told to follow: its number (-1: none), its first step and its source."""
 
 
 @dataclass
@@ -164,13 +149,13 @@ class Publication(Committed):
             current = self.folder.read(bodies.CurrentBody)
         except RecordError:
             problem = True
-        announced = Announced(current.number, current.start_step, current.source) if current else Announced()
-        read, problems = _read_committed(self.folder, policy, announced.number)
+        announced = (current.number, current.start_step, current.source) if current else (-1, 0, None)
+        read, problems = _read_committed(self.folder, policy, announced[0])
         vars(self).update(vars(read))
         kept = current is not None and current.converged and current.number == self.number
         self.kept = self.newest_made if kept else -1
         self.in_force_step = None
-        may_have_passed = not problem and announced.number < self.number and self.start_step > 0
+        may_have_passed = not problem and announced[0] < self.number and self.start_step > 0
         self._announced_before = announced if may_have_passed else None
         return problems
 
@@ -182,7 +167,7 @@ class Publication(Committed):
     @property
     def announced(self) -> Announced:
         """What ranks are told to follow."""
-        return self._announced_before or Announced(self.number, self.start_step, self.source)
+        return self._announced_before or (self.number, self.start_step, self.source)
 
     @property
     def checked_until(self) -> int:
@@ -259,21 +244,18 @@ class Publication(Committed):
         """Returns how long results may take after their iterations, in s; `now` is monotonic time."""
         return MEASURED_WITHIN_S + 4 * self.pace.lead_s(now)
 
-    def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
-        """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.
+    def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> tuple[float, int]:
+        """Returns for how long (0.0: for ever) ranks may follow the newest schedule after the last change of a
+        heartbeat, and that number, which changes while a scheduler runs here that follows the straggler (`followed`).
 
         A schedule that follows the pace of a straggler must end if no process is left to notice that the straggler is
-        gone. Other schedules may stay for ever.
-
-        Args:
-            longest_plan_s: The longest time in s for which planning has blocked the coordinator.
-            followed: Whether a scheduler runs here that follows the straggler.
+        gone. Planning has blocked the coordinator for `longest_plan_s`.
         """
         plan_inputs = self.source.plan_inputs if self.source is not None else PlanInputs()
         if not plan_inputs.slow_pipelines and plan_inputs.straggler is None:
-            return PaceLease()
+            return 0.0, 0
         lease_s = timeout_s + min(longest_plan_s, _LONGEST_PLAN_S)
-        return PaceLease(lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0)
+        return lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0
 
 
 def _identity(source: bodies.Source) -> tuple[str, str, int, str, str]:

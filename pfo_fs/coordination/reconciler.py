@@ -124,7 +124,7 @@ class Reconciler:
     def _observe_results(self, now: float) -> None:
         """Passes complete results to the scheduler."""
         runner, number = self.runner, self.publication.newest_made
-        if not runner.learns or number < 0 or runner.observed.number == number:
+        if not runner.learns or number < 0 or runner.observed[0] == number:
             return
         if self.publication.made[number].revision < 0 or runner.results.missing(number):
             return
@@ -184,8 +184,8 @@ class Reconciler:
             policy=runner.policy,
             revision=request.revision,
             plan_inputs=runner.plan_inputs,
-            observed=runner.observed.number,
-            observed_with=runner.observed.plan_inputs,
+            observed=runner.observed[0],
+            observed_with=runner.observed[1],
         )
         return Wanted(source, request)
 
@@ -234,7 +234,7 @@ class Reconciler:
             and publication.in_force_step is not None
             and publication.term.until <= self.progress.step
             and not publication.differs(wanted.source)
-            and not (by_policy and runner.observed.number != publication.newest_made)
+            and not (by_policy and runner.observed[0] != publication.newest_made)
         )
 
     def _check(self, wanted: Wanted, now: float) -> bool:
@@ -277,7 +277,7 @@ class Reconciler:
         """
         runner, publication, progress = self.runner, self.publication, self.progress
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)
-        if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
+        if not waits or publication.number not in publication.made or runner.observed[0] == publication.number:
             return False
         since = publication.in_force_step
         if since is None and 0 < publication.term.until <= progress.step:

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.coordination.job_folders import Found, JobFolders
-from pfo_fs.coordination.log_once import LogOnce
 from pfo_fs.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from coordinator_jobs import INFOS, Job, ReactingScheduler
 from jobs import instead_of, write_step
 from record_corpus import Place, load, plant, sign
 
-from pfo_fs.coordination.log_once import GONE_AFTER_S, LogOnce
+from pfo_fs.coordination.coordinator import GONE_AFTER_S, LogOnce
 from pfo_fs.errors import PolicyFailed, StoreError
 from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.scheduler import ScheduleRequest

@@ -10,7 +10,7 @@ import pytest
 from jobs import make_job, rank_infos
 
 from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
+from pfo_fs.store import Files, SharedDirectory, bodies, mount_of
 from pfo_fs.store.locks import courtesy_lock
 
 MOUNTS = """\
@@ -32,7 +32,7 @@ MOUNTS = """\
     ],
 )
 def test_the_innermost_mount_says_the_file_systems_type(path: str, kind: str) -> None:
-    assert filesystem_type(path, MOUNTS) == kind
+    assert mount_of(path, MOUNTS).kind == kind
 
 
 def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
