@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 from jobs import rank_infos
+from replaced_calls import Watched
 
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
 from pfo_fs.store import Files, JobFolder, RecordFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.directory import Leaders
-from pfo_fs.store.file_systems import SystemCalls
 
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
 NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}
@@ -38,7 +38,7 @@ class Dead(BaseException):
     """The process was killed: no code of the store may go on, and no handler of errors may run."""
 
 
-class Interrupted(SystemCalls):
+class Interrupted(Watched):
     """Counts the calls that change something, and interrupts the operation at one of them.
 
     `how`: `before` or `half` (of a write): the process dies there, so no later call has an effect, and the kernel
@@ -46,31 +46,28 @@ class Interrupted(SystemCalls):
     """
 
     def __init__(self, at: int = -1, how: str = "before", *, links: bool = True) -> None:
+        super().__init__()
         self.made: list[str] = []
         self.dead = False
         self._at, self._how, self._links = at, how, links
-        for name in vars(SystemCalls):
-            if not name.startswith("_") and name != "close":
-                setattr(self, name, self._wrap(name, getattr(SystemCalls, name)))
 
-    def _wrap(self, name: str, real: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.dead:
-                raise Dead
-            if name == "link" and not self._links:
-                raise OSError(errno.EOPNOTSUPP, "no hard links here")
-            if name in CHANGES and not (name == "open" and not args[1] & os.O_CREAT):
-                self.made.append(name)
-                if self._how == "full" and 0 < self._at <= len(self.made) and name in NEED_SPACE:
-                    raise OSError(errno.ENOSPC, "full")
-                if len(self.made) == self._at and self._how != "full":
-                    self._die(name, real, args)
-            # What readers see does not depend on fsync, which is slow.
-            return None if name == "fsync" else real(*args, **kwargs)
+    def around(self, name: str, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if name == "close":
+            return real(*args)
+        if self.dead:
+            raise Dead
+        if name == "link" and not self._links:
+            raise OSError(errno.EOPNOTSUPP, "no hard links here")
+        if name in CHANGES and not (name == "open" and not args[1] & os.O_CREAT):
+            self.made.append(name)
+            if self._how == "full" and 0 < self._at <= len(self.made) and name in NEED_SPACE:
+                raise OSError(errno.ENOSPC, "full")
+            if len(self.made) == self._at and self._how != "full":
+                self._die(real, args)
+        # What readers see does not depend on fsync, which is slow.
+        return None if name == "fsync" else real(*args, **options)
 
-        return call
-
-    def _die(self, name: str, real: Any, args: Any) -> None:
+    def _die(self, real: Callable[..., Any], args: Any) -> None:
         if self._how == "half":
             real(args[0], args[1][: len(args[1]) // 2])
         if self._how == "kill":
@@ -260,7 +257,7 @@ ONLY_READ = set(
 )
 
 
-def opened(root: Path, calls: SystemCalls | None = None) -> SharedDirectory:
+def opened(root: Path, calls: Watched | None = None) -> SharedDirectory:
     return SharedDirectory(Files(root, calls=calls), "writer")
 
 

@@ -7,38 +7,34 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from replaced_calls import Calls, creates, refuses
+from replaced_calls import Calls, Watched, creates, refuses
 
 from pfo_fs.errors import StoreError, StoreUnavailable
-from pfo_fs.store.file_systems import SystemCalls
 from pfo_fs.store.fs import TEMP_PREFIX, Files
 
 
-class Faulty(SystemCalls):
+class Faulty(Watched):
     """Lets the n-th of all system calls fail with an error, before or after it was really made."""
 
     def __init__(self, fail_at: int, error: int, *, times: int = 1, after: bool = False) -> None:
+        super().__init__()
         self.count = 0
         self.failed: str | None = None
-        for name in vars(SystemCalls):
-            if not name.startswith("_"):
-                setattr(self, name, self._wrap(name, getattr(SystemCalls, name), fail_at, error, times, after))
+        self._fail_at, self._error, self._times, self._after = fail_at, error, times, after
 
-    def _wrap(self, name: str, real: Any, fail_at: int, error: int, times: int, after: bool) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            if fail_at <= self.count < fail_at + times and not (name == "close" and not after):
-                self.failed = name
-                if after:
-                    real(*args, **kwargs)
-                raise OSError(error, os.strerror(error))
-            return real(*args, **kwargs)
-
-        return call
+    def around(self, name: str, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.count += 1
+        due = self._fail_at <= self.count < self._fail_at + self._times and (self._after or name != "close")
+        result = real(*args, **options) if self._after or not due else None
+        if due:
+            self.failed = name
+            raise OSError(self._error, os.strerror(self._error))
+        return result
 
 
 def count_calls(root: Path, operation: Any) -> int:

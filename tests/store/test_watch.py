@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,25 +53,6 @@ def test_without_events_asked_for_or_to_be_had_there_is_polling(
     watcher.start()
     assert not watcher.uses_events
     assert not watcher.wait(0.01)
-
-
-def test_a_signal_handler_that_wakes_a_wait_never_deadlocks_wherever_the_signal_falls(tmp_path: Path) -> None:
-    watcher = Watcher(tmp_path, "jobs", "poll")
-    woken = 0
-
-    def wake(_number: int, _frame: object) -> None:
-        nonlocal woken
-        woken += 1
-        watcher.wake()
-
-    before = signal.signal(signal.SIGPROF, wake)
-    signal.setitimer(signal.ITIMER_PROF, 1e-4, 1e-4)
-    try:
-        while woken < 200:
-            watcher.wait(0)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
 
 
 def test_a_wait_ends_at_a_wake_and_names_nothing(tmp_path: Path) -> None:
