@@ -59,22 +59,6 @@ def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
     return leader.leadership is not None
 
 
-def test_a_leadership_that_has_ended_does_not_hold_again_when_the_same_daemon_leads_again(
-    shared: SharedDirectory, clock: Clock
-) -> None:
-    leader = daemon(shared, clock)
-    assert look(leader, clock, 1) == 1
-    first = leader.leadership
-    assert first is not None
-    assert first.holds()
-    claim(shared, 2)
-    assert look(leader, clock, 2) == 0
-    assert look(leader, clock, 20) == 3, "the other one is silent"
-    assert leader.leadership is not None
-    assert leader.leadership.holds()
-    assert not first.holds()
-
-
 def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
     shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
