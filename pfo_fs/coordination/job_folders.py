@@ -41,11 +41,7 @@ class Found:
 
 @dataclass
 class JobFolders:
-    """All folders in `jobs/`. Not for use by two threads at once, except for `over`.
-
-    Args:
-        archive_after_s: Seconds after which ended jobs are archived.
-    """
+    """All folders in `jobs/`; ended jobs are archived after `archive_after_s`. Only `over` is for any thread."""
 
     shared: SharedDirectory
     make: Callable[[str], Coordinator]
@@ -68,11 +64,7 @@ class JobFolders:
         self._over.append((archive_at, job_id))
 
     def poll(self, *, list_now: bool = False) -> Found:
-        """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
-
-        Raises:
-            StoreError: `jobs/` cannot be listed.
-        """
+        """Lists new folders, reads those that are due, archives ended jobs; takes a limited time."""
         found = Found()
         now = began = self.monotonic()
         if list_now or now - self._listed >= LIST_EVERY_S:
@@ -143,11 +135,7 @@ class JobFolders:
         heapq.heappush(self._due, (now + pause_s, name))
 
     def silent_s(self, job_id: str) -> float:
-        """Returns for how many seconds the processes of a job have written nothing. For use by any thread.
-
-        Raises:
-            StoreError: The directory gives no answer.
-        """
+        """Returns for how many seconds the processes of a job have written nothing. For use by any thread."""
         return self._now_s() - self.shared.job(job_id).last_sign_s()
 
     def _now_s(self) -> float:

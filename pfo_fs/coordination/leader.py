@@ -102,10 +102,6 @@ class Leader:
 
         Each gap between two polls counts at most a third of the lease, so that a standby that was itself suspended
         needs several polls before it considers the leader dead.
-
-        Args:
-            newest: The newest generation that a daemon has claimed; 0 for none.
-            leader: The content of `daemon.json`; None if it is missing or damaged.
         """
         seen = (newest, leader.generation if leader else -1, leader.counter if leader else -1)
         gap_s, self._looked_at = now - self._looked_at, now

@@ -39,11 +39,9 @@ class Committed:
     """What coordinators of a job have committed.
 
     Attributes:
-        number: The newest schedule's number; -1 for none.
+        number: The newest schedule's number; -1 for none. `start_step` and `term` are its own.
         source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
             of the schedule that it repeats.
-        start_step: The newest schedule's first step.
-        term: For how long the newest schedule holds, and who follows it meanwhile.
         staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
             for none.
         checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
@@ -113,13 +111,7 @@ def _read_committed(folder: JobFolder, policy: str, announced: int) -> tuple[Com
 
 
 class Publication(Committed):
-    """The newest schedule of one job.
-
-    Args:
-        generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
-        pace: Knows how long a new schedule takes to reach all ranks.
-        on_publish: Called with (number, start step, schedules, term) for each new one, to broadcast it in `local`
-            coordination.
+    """The newest schedule of one job, as a `Coordinator` publishes it.
 
     Attributes:
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
