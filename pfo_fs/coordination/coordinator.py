@@ -180,7 +180,7 @@ class Coordinator:
         try:
             return self._poll()
         except RecordError as error:
-            self._report_if_possible("broken", str(error))
+            self._report("broken", str(error))
             return 2.0
         except StoreError as error:
             self._no_answer(error)
@@ -207,7 +207,7 @@ class Coordinator:
         if self._runner is not None:
             self._runner.failure = text
             self._runner.close()
-        self._report_if_possible("broken", text)
+        self._report("broken", text)
         return 0.0 if is_new else 5.0
 
     def _poll(self) -> float:
@@ -298,18 +298,15 @@ class Coordinator:
 
     # ---- what is reported
 
-    def _report_if_possible(self, state: State, message: str) -> None:
-        try:
-            self._report(state, message)
-        except (StoreError, RecordError) as error:
-            self._no_answer(error)
-
     def _report(self, state: State, message: str) -> None:
         if message and (state, message) != (self.state, self.message):
             self._note(logging.INFO if message in ("finished", "interrupted") else logging.WARNING, message)
         self.state, self.message = state, message
         if self._mine:
-            self._publish_status()
+            try:
+                self._publish_status()
+            except (StoreError, RecordError) as error:
+                self._no_answer(error)
 
     def _no_answer(self, error: StoreError | RecordError) -> None:
         self._note(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")

@@ -29,10 +29,8 @@ log = logging.getLogger("pfo_fs.coordination.daemon")
 _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
 """If many ranks register at once, several registrations are handled together."""
-_READ_SITE_EVERY_S = 2.0
-"""An operator who has changed `site.yaml` sees its effect within this time, for one read."""
-_READ_SWITCH_EVERY_S = 1.0
-"""The daemon takes back what it has published within a second after `pfo-fs off`."""
+_READ_RULES_EVERY_S = 1.0
+"""`pfo-fs off`, and a change of `site.yaml`, have their effect within this time, for one listing and one read."""
 
 
 class Daemon:
@@ -62,9 +60,7 @@ class Daemon:
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
         self._served: Leadership | None = None  # the one for which `_jobs` was made
-        self._site = SitePolicy()
-        self._site_read = -math.inf
-        self._off, self._switch_read = SwitchedOff(), -math.inf
+        self._rules, self._rules_read = (SitePolicy(), SwitchedOff()), -math.inf
         self._log = LogOnce(log, monotonic)
         self._stopped = False
 
@@ -112,7 +108,7 @@ class Daemon:
     def _do_what_is_due(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
         self._leader.poll()
-        self._read_site()  # a mistake in it is logged before a job comes
+        self._read_rules()  # a mistake in it is logged before a job comes
         leadership = self._leader.leadership
         if leadership is not self._served:
             self._serve(leadership)
@@ -141,8 +137,8 @@ class Daemon:
                 lead_s=1.0 if self._local else 5.0,
                 remote=not self._local,
                 still_leads=leadership.holds,
-                site=self._read_site,
-                switch=self._read_switch,
+                site=lambda: self._read_rules()[0],
+                switch=lambda: self._read_rules()[1],
                 monotonic=self._monotonic,
                 make_policy=self._make_policy,
             )
@@ -155,23 +151,15 @@ class Daemon:
             monotonic=self._monotonic,
         )
 
-    def _read_site(self) -> SitePolicy:
-        """Returns what the site allows; called in the loop, and in the thread that claims jobs."""
+    def _read_rules(self) -> tuple[SitePolicy, SwitchedOff]:
+        """Returns what the site allows, and what is switched off, for the loop and all jobs; for use by any thread."""
         now = self._monotonic()
-        if now - self._site_read >= _READ_SITE_EVERY_S:
-            self._site = read_site_policy(self._shared, self._site)
-            self._site_read = now
-            if self._site.problem:
-                self._log.log(logging.WARNING, self._site.warning)
-        return self._site
-
-    def _read_switch(self) -> SwitchedOff:
-        """Returns what is switched off; one listing serves all jobs that are polled within a second."""
-        now = self._monotonic()
-        if now - self._switch_read >= _READ_SWITCH_EVERY_S:
-            self._off = OffSwitch(self._shared.files).read()
-            self._switch_read = now
-        return self._off
+        if now - self._rules_read >= _READ_RULES_EVERY_S:
+            site = read_site_policy(self._shared, self._rules[0])
+            self._rules, self._rules_read = (site, OffSwitch(self._shared.files).read()), now
+            if site.problem:
+                self._log.log(logging.WARNING, site.warning)
+        return self._rules
 
     def _resign(self) -> None:
         self._watcher.stop()

@@ -91,6 +91,8 @@ class FileReader:
             text = f"{self.root}: all users of the host may write there, so any of them could plant a schedule"
             raise StoreError(errno.EPERM, f"{text}; {advice} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
+        # Of what is made here; files are replaced, never written into.
+        self._file_mode, self._folder_mode = (0o640, 0o2770) if self.shared_with_group else (0o600, 0o700)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
         self._names_users = users is not None

@@ -28,14 +28,6 @@ _STALE_AFTER_S = 3600.0
 class Files(FileReader):
     """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    @property
-    def _file_mode(self) -> int:
-        return 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
-
-    @property
-    def _folder_mode(self) -> int:
-        return 0o2770 if self.shared_with_group else 0o700
-
     @by_path
     def publish(self, path: str, data: bytes) -> None:
         """Writes `data` to `path`, whole or not at all, replacing a file there; only the file's one writer may call it.
