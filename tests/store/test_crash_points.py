@@ -77,47 +77,43 @@ class Interrupted(Watched):
 
 
 @dataclass
+class At:
+    """A directory in which the job `job` may lie."""
+
+    shared: SharedDirectory
+
+    @property
+    def files(self) -> Files:
+        return self.shared.files
+
+    @property
+    def job(self) -> JobFolder:
+        folder = self.shared.job("job")
+        folder.attempt = "a"
+        return folder
+
+
+@dataclass
 class Operation:
     """One write operation.
 
     Attributes:
-        run: Carries it out on an opened directory.
-        prepare: Makes what must be there before.
+        run: Carries it out on an opened directory, where that of a `JobFolder` finds the job.
+        prepare: Makes what else must be there before.
         rival: The same by another process with other content; returns whether its content counts.
         settled: Whether all is well after the operation was repeated; None: as if it was never interrupted.
     """
 
-    run: Callable[[SharedDirectory], object]
-    prepare: Callable[[SharedDirectory], object] = lambda shared: None
-    rival: Callable[[SharedDirectory], bool] | None = None
-    settled: Callable[[SharedDirectory], bool] | None = None
+    run: Callable[[At], object]
+    prepare: Callable[[At], object] = lambda at: None
+    rival: Callable[[At], bool] | None = None
+    settled: Callable[[At], bool] | None = None
 
 
-def job(shared: SharedDirectory) -> JobFolder:
-    folder = shared.job("job")
-    folder.attempt = "a"
-    return folder
-
-
-def make(shared: SharedDirectory) -> JobFolder:
+def make(at: At) -> JobFolder:
     info = JobInfo(pp_degree=2, dp_degree=1, tp_degree=1, world_size=2)
     info.job_id = "job"
-    return shared.create_job(bodies.JobBody(job_info=info, coordination="auto"), "a")
-
-
-def in_job(run: Callable[[JobFolder], object], before: Callable[[JobFolder], object] | None = None, **more: Any) -> Any:
-    def prepare(shared: SharedDirectory) -> None:
-        make(shared)
-        if before is not None:
-            before(job(shared))
-
-    return Operation(lambda shared: run(job(shared)), prepare, **more)
-
-
-def in_files(
-    run: Callable[[Files], object], before: Callable[[Files], object] = lambda files: None, **more: Any
-) -> Any:
-    return Operation(lambda shared: run(shared.files), lambda shared: before(shared.files), **more)
+    return at.shared.create_job(bodies.JobBody(job_info=info, coordination="auto"), "a")
 
 
 def schedules(mhz: int) -> list[FrequencySchedule]:
@@ -163,10 +159,10 @@ def current(number: int) -> bodies.CurrentBody:
     return bodies.CurrentBody(generation=1, number=number, state="running")
 
 
-def a_job_is_there(shared: SharedDirectory) -> bool:
-    folders = [shared.job(job_id) for job_id in shared.job_ids()]
+def a_job_is_there(at: At) -> bool:
+    folders = [at.shared.job(job_id) for job_id in at.shared.job_ids()]
     made = [folder for folder in folders if folder.read_job() is not None]
-    bare = folders_of_the_owner_alone(shared.files.root)
+    bare = folders_of_the_owner_alone(at.files.root)
     return any(
         all((folder.location / name).is_dir() for name in layout.JOB_FOLDERS)
         and not [path for path in bare if path.count("/") == 1 or path.startswith(f"{folder.path}/")]
@@ -175,71 +171,67 @@ def a_job_is_there(shared: SharedDirectory) -> bool:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "Files.publish": in_files(lambda files: files.publish("a", b"new"), lambda files: files.publish("a", b"older")),
-    "Files.claim": in_files(
-        lambda files: files.claim("a", b"first"), rival=lambda shared: shared.files.claim("a", b"rival")
+    "Files.publish": Operation(lambda at: at.files.publish("a", b"new"), lambda at: at.files.publish("a", b"older")),
+    "Files.claim": Operation(lambda at: at.files.claim("a", b"first"), rival=lambda at: at.files.claim("a", b"rival")),
+    "Files.make_name": Operation(lambda at: at.files.make_name("a")),
+    "Files.claim_each": Operation(
+        lambda at: at.files.claim_each("d", ["a", "b"], b"first"), lambda at: at.files.make_folder("d")
     ),
-    "Files.make_name": in_files(lambda files: files.make_name("a")),
-    "Files.claim_each": in_files(
-        lambda files: files.claim_each("d", ["a", "b"], b"first"), lambda files: files.make_folder("d")
+    "Files.make_folder": Operation(lambda at: at.files.make_folder("d")),
+    "Files.remove": Operation(lambda at: at.files.remove("a"), lambda at: at.files.publish("a", b"1")),
+    "Files.move": Operation(
+        lambda at: at.files.names_if_there("d") is None or at.files.move("d", "e"), lambda at: at.files.make_folder("d")
     ),
-    "Files.make_folder": in_files(lambda files: files.make_folder("d")),
-    "Files.remove": in_files(lambda files: files.remove("a"), lambda files: files.publish("a", b"1")),
-    "Files.move": in_files(
-        lambda files: files.names_if_there("d") is None or files.move("d", "e"), lambda files: files.make_folder("d")
+    "Files.remove_stale_temporaries": Operation(
+        lambda at: at.files.remove_stale_temporaries(""), lambda at: stale(at.files, "")
     ),
-    "Files.remove_stale_temporaries": in_files(
-        lambda files: files.remove_stale_temporaries(""), lambda files: stale(files, "")
-    ),
-    "SharedDirectory.make_folders": Operation(lambda shared: shared.make_folders()),
+    "SharedDirectory.make_folders": Operation(lambda at: at.shared.make_folders()),
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
-    "SharedDirectory.archive": Operation(lambda shared: "job" in shared.job_ids() and shared.archive("job"), make),
+    "SharedDirectory.archive": Operation(lambda at: "job" in at.shared.job_ids() and at.shared.archive("job"), make),
     "SharedDirectory.remove_stale_temporaries": Operation(
-        lambda shared: shared.remove_stale_temporaries(),
-        lambda shared: (make(shared), stale(shared.files, "", "leaders", "jobs")),
+        lambda at: at.shared.remove_stale_temporaries(),
+        lambda at: (make(at), stale(at.files, "", "leaders", "jobs")),
     ),
     "JobFolder.write of the daemon": Operation(
-        lambda shared: shared.write(daemon(2)), lambda shared: shared.write(daemon(1))
+        lambda at: at.shared.write(daemon(2)), lambda at: at.shared.write(daemon(1))
     ),
     "Leaders.claim": Operation(
-        lambda shared: shared.leaders.claim(leader("first")),
-        lambda shared: shared.make_folders(),
-        lambda shared: shared.leaders.claim(leader("rival")),
+        lambda at: at.shared.leaders.claim(leader("first")),
+        lambda at: at.shared.make_folders(),
+        lambda at: at.shared.leaders.claim(leader("rival")),
     ),
-    "JobFolder.claim_coordinator": in_job(
-        lambda folder: folder.claim_coordinator(Claim(kind="daemon", nonce="first")),
-        rival=lambda shared: job(shared).claim_coordinator(Claim(kind="local", nonce="rival")).nonce == "rival",
+    "JobFolder.claim_coordinator": Operation(
+        lambda at: at.job.claim_coordinator(Claim(kind="daemon", nonce="first")),
+        rival=lambda at: at.job.claim_coordinator(Claim(kind="local", nonce="rival")).nonce == "rival",
     ),
-    "JobFolder.register_ranks": in_job(
-        lambda folder: folder.register_ranks([rank_body("first")]),
-        rival=lambda shared: not job(shared).register_ranks([rank_body("rival")]),
+    "JobFolder.register_ranks": Operation(
+        lambda at: at.job.register_ranks([rank_body("first")]),
+        rival=lambda at: not at.job.register_ranks([rank_body("rival")]),
     ),
-    "JobFolder.register_ranks of two": in_job(
-        lambda folder: folder.register_ranks([rank_body("a", 0), rank_body("b", 1)])
+    "JobFolder.register_ranks of two": Operation(
+        lambda at: at.job.register_ranks([rank_body("a", 0), rank_body("b", 1)])
     ),
-    "JobFolder.write replaced": in_job(
-        lambda folder: folder.write(current(1)), lambda folder: folder.write(current(0))
+    "JobFolder.write replaced": Operation(lambda at: at.job.write(current(1)), lambda at: at.job.write(current(0))),
+    "JobFolder.write once": Operation(lambda at: at.job.write(bodies.EndBody(reason="finished"))),
+    "JobFolder.write_file": Operation(
+        lambda at: at.job.write_file(layout.YAML, b"all: 1200\n"),
+        lambda at: at.job.write_file(layout.YAML, b"all: 900\n"),
     ),
-    "JobFolder.write once": in_job(lambda folder: folder.write(bodies.EndBody(reason="finished"))),
-    "JobFolder.write_file": in_job(
-        lambda folder: folder.write_file(layout.YAML, b"all: 1200\n"),
-        lambda folder: folder.write_file(layout.YAML, b"all: 900\n"),
+    "JobFolder.write_results": Operation(lambda at: at.job.write_results(0, [result(1.0)])),
+    "JobFolder.write_results of two": Operation(lambda at: at.job.write_results(0, [result(1.0), result(1.0, 1)])),
+    "JobFolder.remove_file": Operation(
+        lambda at: at.job.remove_file(layout.YAML), lambda at: at.job.write_file(layout.YAML, b"all: 900\n")
     ),
-    "JobFolder.write_results": in_job(lambda folder: folder.write_results(0, [result(1.0)])),
-    "JobFolder.write_results of two": in_job(lambda folder: folder.write_results(0, [result(1.0), result(1.0, 1)])),
-    "JobFolder.remove_file": in_job(
-        lambda folder: folder.remove_file(layout.YAML), lambda folder: folder.write_file(layout.YAML, b"all: 900\n")
+    "JobFolder.write_schedule": Operation(
+        lambda at: write_schedule(at.job, 1, 900), lambda at: write_schedule(at.job, 0, 1200)
     ),
-    "JobFolder.write_schedule": in_job(
-        lambda folder: write_schedule(folder, 1, 900), lambda folder: write_schedule(folder, 0, 1200)
+    "JobFolder.write_rank_files": Operation(
+        lambda at: at.job.write_rank_files(0, INFOS), lambda at: write_schedule(at.job, 0, 1200)
     ),
-    "JobFolder.write_rank_files": in_job(
-        lambda folder: folder.write_rank_files(0, INFOS), lambda folder: write_schedule(folder, 0, 1200)
+    "JobFolder.remove_stale_temporaries": Operation(
+        lambda at: at.job.remove_stale_temporaries(), lambda at: stale(at.files, at.job.path)
     ),
-    "JobFolder.remove_stale_temporaries": in_job(
-        lambda folder: folder.remove_stale_temporaries(), lambda folder: stale(folder.files, folder.path)
-    ),
-}  # fmt: skip
+}
 COVERED_BY_ANOTHER = {"Files.open_lock", "Files.now_s"}
 """To register a rank opens a lock; `now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
@@ -257,8 +249,8 @@ ONLY_READ = set(
 )
 
 
-def opened(root: Path, calls: Watched | None = None) -> SharedDirectory:
-    return SharedDirectory(Files(root, calls=calls), "writer")
+def opened(root: Path, calls: Watched | None = None) -> At:
+    return At(SharedDirectory(Files(root, calls=calls), "writer"))
 
 
 def content(root: Path) -> dict[str, Any]:
@@ -317,11 +309,13 @@ def base(tmp_path: Path) -> Iterator[Path]:
     os.umask(before)
 
 
-def folder_with(base: Path, operation: Operation, name: str) -> Path:
+def folder_with(base: Path, operation: str, name: str) -> Path:
     root = base / name
     root.mkdir()
     root.chmod(base.stat().st_mode & 0o7777)
-    operation.prepare(opened(root))
+    if operation.startswith("JobFolder."):
+        make(opened(root))
+    OPERATIONS[operation].prepare(opened(root))
     return root
 
 
@@ -333,13 +327,13 @@ def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_ca
     base: Path, name: str, links: bool
 ) -> None:
     operation = OPERATIONS[name]
-    root = folder_with(base, operation, "whole")
+    root = folder_with(base, name, "whole")
     old = content(root)
     made = interrupt(operation, root, -1, "before", links).made
     new = content(root)
     for at, how in crash_points(made):
         where = f"{how} call {at} of {made}"
-        root = folder_with(base, operation, f"{how}{at}")
+        root = folder_with(base, name, f"{how}{at}")
         interrupt(operation, root, at, how, links)
         seen = content(root)
         for path in {**seen, **old, **new}:
@@ -368,9 +362,9 @@ def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_ca
 @pytest.mark.parametrize("name", ["Files.publish", "Files.claim"])
 def test_a_real_sigkill_leaves_what_the_simulated_death_leaves(tmp_path: Path, name: str, links: bool) -> None:
     operation = OPERATIONS[name]
-    made = interrupt(operation, folder_with(tmp_path, operation, "whole"), -1, "before", links).made
+    made = interrupt(operation, folder_with(tmp_path, name, "whole"), -1, "before", links).made
     for at in range(1, len(made) + 1):
-        real, simulated = (folder_with(tmp_path, operation, f"{kind}{at}") for kind in ("real", "simulated"))
+        real, simulated = (folder_with(tmp_path, name, f"{kind}{at}") for kind in ("real", "simulated"))
         child = os.fork()
         if child == 0:
             interrupt(operation, real, at, "kill", links)
@@ -390,9 +384,4 @@ def test_each_public_method_is_known() -> None:
         for name, _ in inspect.getmembers(kind, callable)
         if not name.startswith("_") and not (kind is SharedDirectory and hasattr(RecordFolder, name))
     }
-    known = (
-        {name.partition(" ")[0] for name in OPERATIONS if not name.endswith("__init__")}
-        | COVERED_BY_ANOTHER
-        | ONLY_READ
-    )
-    assert found == known
+    assert found == {name.partition(" ")[0] for name in OPERATIONS} | COVERED_BY_ANOTHER | ONLY_READ
