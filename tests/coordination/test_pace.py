@@ -1,4 +1,4 @@
-"""Plan inputs: the calls that schedulers get, what is recorded for a restart; how often hosts poll, and when schedules start."""
+"""Plan inputs: the calls that schedulers get, also after a restart; how often hosts poll, and when schedules start."""
 
 from __future__ import annotations
 
