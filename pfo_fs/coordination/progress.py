@@ -213,7 +213,5 @@ class IterationTimeReader:
             if fresh:
                 self._seen[rank] = fresh[-1][0]
         self._not_before = now + max(_PAUSE_PER_READING * (self.monotonic() - began), min(1.0, iteration_s / 4))
-        found.sort(key=lambda iteration_times: (iteration_times.step, iteration_times.pipeline))
-        return [
-            iteration_times._replace(throttled=throttled.get(iteration_times.pipeline, "")) for iteration_times in found
-        ]
+        found.sort(key=lambda iteration: (iteration.step, iteration.pipeline))
+        return [iteration._replace(throttled=throttled.get(iteration.pipeline, "")) for iteration in found]

@@ -125,17 +125,15 @@ def _groups(
 ) -> list[tuple[str, list[int], FrequencySchedule]]:
     """Groups ranks that do the same: `stage:S` where all ranks of stage S agree, else `rank:R` one by one."""
     by_rank = {schedule.rank: schedule for schedule in schedules}
-    stages: dict[int, list[int]] = {}
-    for info in rank_infos:
-        stages.setdefault(info.pp_rank, []).append(info.rank)
     groups: list[tuple[str, list[int], FrequencySchedule]] = []
-    for stage in sorted(stages):
-        ranks = sorted(stages[stage])
-        of_ranks = [by_rank.get(rank) for rank in ranks]
-        first = of_ranks[0]
-        plans = [own and (own.frequencies, own.stages) for own in of_ranks]
-        if first is not None and all(plan == plans[0] for plan in plans):
-            groups.append((f"stage:{stage}", ranks, first))
+    by_stage = sorted(rank_infos, key=lambda info: (info.pp_rank, info.rank))
+    for stage, infos in groupby(by_stage, key=lambda info: info.pp_rank):
+        ranks = [info.rank for info in infos]
+        own = [by_rank[rank] for rank in ranks if rank in by_rank]
+        if len(own) == len(ranks) and all(
+            (one.frequencies, one.stages) == (own[0].frequencies, own[0].stages) for one in own
+        ):
+            groups.append((f"stage:{stage}", ranks, own[0]))
         else:
-            groups.extend((f"rank:{own.rank}", [own.rank], own) for own in of_ranks if own is not None)
+            groups += [(f"rank:{one.rank}", [one.rank], one) for one in own]
     return groups
