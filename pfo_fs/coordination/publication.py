@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -223,14 +222,6 @@ class Publication(Committed):
             if self.term.until and not self.term.by_hand:
                 self.term = self.term._replace(until=self.term.until + step - self.start_step)
             self.start_step = self.in_force_step = step
-
-    def steps_to_measure(self, profile_steps: int, iteration_s: float, now: float) -> int:
-        """Returns the largest number of steps for which a schedule for measuring holds.
-
-        They are enough for the window, and for planning the next schedule and sending it to the ranks. After them
-        clocks go to their default, even if a process has died in between.
-        """
-        return 10 * (profile_steps + 1) + math.ceil(self.results_take_s(now) / max(iteration_s, 1e-3))
 
     def results_take_s(self, now: float) -> float:
         """Returns how long results may take after their iterations, in s; `now` is monotonic time."""

@@ -266,8 +266,10 @@ class Reconciler:
             # Measuring leaves out the first step.
             return Term(start_step + 1 + wanted.request.steps, after, turns)
         if measures:
-            steps = publication.steps_to_measure(self.job.profile_steps, self.progress.iteration_s, now)
-            return Term(start_step + steps)
+            # Enough for the window, and for planning the next schedule and sending it to the ranks. After them clocks
+            # go to their default, even if a process has died in between.
+            more = math.ceil(publication.results_take_s(now) / max(self.progress.iteration_s, 1e-3))
+            return Term(start_step + 10 * (self.job.profile_steps + 1) + more)
         return Term()
 
     def _look_for_lost_results(self, now: float) -> bool:

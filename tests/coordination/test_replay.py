@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from clock import Clock
 from coordinator_jobs import ORDER, Job, ReactingScheduler, schedules_at
-from jobs import instead_of, make_job, rank_infos
+from jobs import make_job, rank_infos
 
 from pfo_fs.coordination.progress import PollPace
 from pfo_fs.coordination.publication import Publication
-from pfo_fs.errors import StoreUnavailable
 from pfo_fs.models import FrequencySchedule, PlanInputs, ProfilingResult
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequest
 from pfo_fs.store import JobFolder, bodies
@@ -126,38 +125,17 @@ def test_what_a_scheduler_had_measured_and_kept_stays_though_the_next_one_would_
     assert job.numbers == ([0, 1] if purpose == "measure" else [0])
 
 
-def published(root: Path, count: int, plan_inputs: PlanInputs) -> Publication:
-    folder = make_job(root, 1)
-    for number in range(count):
-        source = bodies.Source(kind="scheduler", policy="p", revision=number, plan_inputs=plan_inputs)
+def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, slow = make_job(tmp_path, 1), PlanInputs(slow_pipelines=dict.fromkeys(range(100), 1.5))
+    for number in range(8):
+        source = bodies.Source(kind="scheduler", policy="p", revision=number, plan_inputs=slow)
         folder.write_schedule(number, 1, 0, source, [], rank_infos(1))
     publication = Publication(folder, 1, PollPace(1.0, remote=False, adapts=False, now=0.0))
     assert publication.restore("p") == []
-    assert list(publication.made) == list(range(count))
-    return publication
-
-
-def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publication = published(tmp_path, 8, PlanInputs(slow_pipelines=dict.fromkeys(range(100), 1.5)))
+    assert list(publication.made) == list(range(8))
     monkeypatch.setattr("pfo_fs.coordination.publication._MOST_REPLAYED", 500)
     assert any("starts afresh" in problem for problem in publication.restore("p"))
     assert (publication.made, publication.number) == ({}, 7)
-
-
-def test_a_publication_stays_as_it_was_when_the_directory_gives_no_answer_while_it_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publication = published(tmp_path, 3, PlanInputs())
-
-    def read_some(read: Callable[[], bodies.IndexBody | None], place: dict[str, int]) -> bodies.IndexBody | None:
-        if place["number"] == 2:
-            raise StoreUnavailable(116, "stale")
-        return read()
-
-    instead_of(monkeypatch, "read", bodies.IndexBody, read_some)
-    with pytest.raises(StoreUnavailable):
-        publication.restore("p")
-    assert (publication.number, list(publication.made)) == (2, [0, 1, 2])
 
 
 @pytest.mark.parametrize("restarts", [False, True])
