@@ -53,14 +53,6 @@ def replay(
         scheduler.continue_from(revision)
 
 
-def keep_in_force(scheduler: FrequencyScheduler, revision: int, published: list[FrequencySchedule]) -> None:
-    """Lets a scheduler, which has just observed the results of what is in force, keep that, as the one before did."""
-    request = scheduler.request()
-    if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
-        scheduler.was_published(published, True)
-        scheduler.continue_from(revision)
-
-
 def _accept(scheduler: FrequencyScheduler, published: list[FrequencySchedule] | None) -> None:
     """Lets a scheduler go on from what was published for its present request, if it would have planned otherwise."""
     if published is not None and _by_rank(scheduler.request().schedules) != _by_rank(published):
@@ -155,8 +147,11 @@ class PolicyRunner:
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
                 self._hand_over(scheduler, kept)
                 published = self._published(kept)
-                if published is not None and not scheduler.done:
-                    keep_in_force(scheduler, made[kept].revision, published)
+                if published is not None and not scheduler.done:  # it has just observed the results of what is in force
+                    request, revision = scheduler.request(), made[kept].revision
+                    if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
+                        scheduler.was_published(published, True)
+                        scheduler.continue_from(revision)
         except (ConfigError, PlanError) as error:
             self.failure = str(error)
             return

@@ -23,8 +23,6 @@ from pfo_fs.store import JobFolder
 
 Kind = Literal["daemon", "local"]
 """Which process schedules a job: a daemon, or the job's own rank 0."""
-
-
 PLAN_ARG = "solution_path"
 """The only argument of built-in schedulers that names a file."""
 _WHERE = f"scheduler_args: {PLAN_ARG}"

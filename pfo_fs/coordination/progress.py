@@ -56,8 +56,7 @@ class PollPace:
         self._adapts = adapts
         self._changed_at = now
         self._is_shared = remote
-        self._slower_s = 0.0  # the longest interval that hosts may still follow, and until when
-        self._slower_until = -math.inf
+        self._slower_s, self._slower_until = 0.0, -math.inf  # the longest interval that hosts may still follow
 
     def is_calm(self, now: float) -> bool:
         """Returns whether nothing has happened for long."""

@@ -129,11 +129,8 @@ class Publication(Committed):
 
         If ranks were told to follow an older schedule than the newest, the coordinator that committed the newest died
         before it announced it, and the step at which all ranks were to switch may have passed. (One that begins with
-        step 0 has no such step: ranks follow it as soon as they have it.)
-
-        Args:
-            policy: The scheduler and its arguments, as sources name them. Schedules of another policy are not in
-                `made`.
+        step 0 has no such step: ranks follow it as soon as they have it.) Schedules of another policy than `policy`, as
+        sources name it, are not in `made`.
         """
         current, problem = None, False
         try:

@@ -43,11 +43,7 @@ class Wanted(NamedTuple):
 class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
-    Args:
-        log: Logs a text once, until its cause has been gone for a while.
-
-    Attributes:
-        lost_results: Text for the status about missing results; may be empty.
+    `log` logs a text once, until its cause has been gone for a while. `lost_results` is text for the status.
     """
 
     runner: PolicyRunner

@@ -296,22 +296,16 @@ class RemotePolicy(FrequencyScheduler):
         self._call(method, *args)
 
     def _call(self, method: str, *args: object) -> Any:
-        orders = self.orders if self.orders is not self._given_orders else None
-        value, state = self._exchange(method, args, orders)
-        self._given_orders = self.orders
-        vars(self).update(state)
-        return value
-
-    def _exchange(self, *asked: object) -> tuple[object, dict[str, object]]:
-        """Returns the result of a method, and what has changed of the scheduler's state.
+        """Returns the result of a method, and takes over what has changed of the scheduler's state.
 
         Raises:
             PlanError: The scheduler has raised it.
             PolicyFailed: The scheduler has raised something else, or needs more than it may have.
             PolicyLost: The process has ended, but not by a limit.
         """
+        orders = self.orders if self.orders is not self._given_orders else None
         try:
-            self._connection.send(asked)
+            self._connection.send((method, args, orders))
             if not self._connection.poll(self._limits.wall_s):
                 self.close()
                 raise PolicyFailed(f"the scheduler has not answered for {self._limits.wall_s:.0f} s. {_TO_DO}")
@@ -326,8 +320,10 @@ class RemotePolicy(FrequencyScheduler):
         if kind in ("failed", "refused"):
             text, line = content[0]
             raise PlanError(text, line=line) if kind == "refused" else PolicyFailed(text)
+        self._given_orders = self.orders
         value, state = content[0]
-        return value, state
+        vars(self).update(state)
+        return value
 
     def _memory_text(self) -> str:
         return f"the scheduler needs more than {self._limits.memory_bytes >> 20} MiB of memory for this job. {_TO_DO}"

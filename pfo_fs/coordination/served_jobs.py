@@ -186,12 +186,11 @@ class ServedJobs:
     # ---- in the threads
 
     def _poll_folders(self, list_now: bool) -> None:
-        outcome = Found(again_in_s=AFTER_FAILURE_S)
+        outcome = Found()
         try:
             outcome = self.folders.poll(list_now=list_now)
         except StoreError as error:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
-            outcome = Found()
         finally:
             self._ended.append((_FOLDERS, outcome))
             self.wake()

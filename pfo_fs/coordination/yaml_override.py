@@ -94,7 +94,11 @@ class YamlOverride:
                 self._absent_since = now if self._absent_since is None else self._absent_since
                 self._absences += 1
                 if self._absences >= GONE_AFTER_LISTINGS and now - self._absent_since >= GONE_AFTER_S:
-                    self._remove()
+                    log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
+                    self._content, self._absent_since, self._absences = None, None, 0
+                    self.accepted_sha256 = self.problem = self._decided = self._before = ""
+                    self.schedules = self.target = self.straggler = None
+                    self._write_status("removed", "")
             return
         try:
             content = self.folder.read_file(layout.YAML)
@@ -116,14 +120,6 @@ class YamlOverride:
             self._sha256 = hashlib.sha256(content).hexdigest()
         elif now - self._unchanged_since >= SETTLE_S and self._decided != self._sha256:
             self._decide(content, resolve, first_step)
-
-    def _remove(self) -> None:
-        log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
-        self._content, self._absent_since, self._absences = None, None, 0
-        self.accepted_sha256, self.schedules, self.problem = "", None, ""
-        self.target = self.straggler = None
-        self._decided = self._before = ""
-        self._write_status("removed", "")
 
     def _decide(self, content: bytes, resolve: Resolve, first_step: int) -> None:
         """Accepts or rejects content that has stopped changing; waits while the instruction order is not known."""

@@ -20,6 +20,7 @@ from pfo_fs.errors import AlreadyClaimed, StoreError
 from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader, by_path
 from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _STALE_AFTER_S = 3600.0
 """A temporary file this old belongs to a process that has died: none is written for longer than some seconds."""
@@ -110,8 +111,7 @@ class Files(FileReader):
     def make_name(self, path: str) -> None:
         """Makes an empty file, if the name is free: a full file system may have room for that."""
         with self._existing_parent(path) as (folder, name), suppress(FileExistsError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self.calls.close(self.calls.open(name, flags, self._file_mode, dir_fd=folder))
+            self.calls.close(self.calls.open(name, _NEW, self._file_mode, dir_fd=folder))
 
     @by_path
     def open_lock(self, path: str) -> int:
@@ -218,8 +218,7 @@ class Files(FileReader):
     def _complete_file(self, folder: int, data: bytes) -> Iterator[str]:
         """Makes a private file with `data` written, synced and closed without error; removes it on any error."""
         temp = _temporary()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = self.calls.open(temp, flags, self._file_mode, dir_fd=folder)
+        fd = self.calls.open(temp, _NEW, self._file_mode, dir_fd=folder)
         try:
             try:
                 view = memoryview(data)
