@@ -131,6 +131,7 @@ BREAKS: dict[str, tuple[Callable[[Path], JobFolder], Callable[[Path], dict[str, 
     "an error": (lambda root: registered(root, 1)[0], lambda _: {"scheduler": Exploding}, "ZeroDivisionError: no plan"),
     "foreign code": (lambda root: registered(root, 1, scheduler="this:d")[0], lambda _: {}, "built-in"),
     "one place": (two_at_one_place, lambda _: {}, "ranks 0 and 1 both registered as"),
+    "records of another attempt": (of_another_attempt, lambda _: {}, "another training attempt"),
 }
 
 
@@ -143,10 +144,6 @@ def test_what_breaks_a_job_is_said_in_its_folder_and_the_log(
     assert job.current.state == "broken"
     assert re.search(said, job.current.message)
     assert re.search(said, caplog.text)
-
-
-def test_records_of_another_attempt_are_left_out(tmp_path: Path, clock: Clock) -> None:
-    assert "another training attempt" in Job(of_another_attempt(tmp_path), clock).poll().coordinator.message
 
 
 def test_a_person_can_take_over_from_a_broken_scheduler(folder: JobFolder, clock: Clock) -> None:

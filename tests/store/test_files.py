@@ -232,6 +232,7 @@ def test_symbolic_links_lead_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask: int) -> None:
+    """In a directory of a group, no member of it can write into a file."""
     private, group = tmp_path / "private", tmp_path / "group"
     group.mkdir()
     group.chmod(0o2770)
@@ -241,8 +242,12 @@ def test_modes_come_from_the_folder_and_not_from_the_umask(tmp_path: Path, umask
             files = Files(root, create=True)
             files.make_folder("sub")
             files.publish("sub/a", b"x")
-            assert (root / "sub/a").stat().st_mode & 0o7777 == file_mode
+            files.claim("sub/b", b"x")
+            files.claim_each("sub", ["c", "d"], b"x")
+            assert {path.stat().st_mode & 0o7777 for path in (root / "sub").iterdir()} == {file_mode}
             assert (root / "sub").stat().st_mode & 0o7777 == folder_mode
+            os.close(files.open_lock("sub/lock"))
+            assert not (root / "sub" / "lock").stat().st_mode & 0o022
     finally:
         os.umask(old)
 
@@ -358,16 +363,3 @@ def test_where_users_are_named_a_file_that_others_may_write_into_is_not_read(tmp
             of_some.read("site.yaml", 10)
     else:
         assert of_some.read("site.yaml", 10) == b"x"
-
-
-def test_what_pfo_fs_writes_into_a_directory_of_a_group_is_read_where_users_are_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o2770)
-    files, of_some = Files(tmp_path), Files(tmp_path, users=[])
-    files.publish("published", b"x")
-    files.claim("claimed", b"x")
-    files.claim_each("", ["one", "two"], b"x")
-    os.close(files.open_lock("lock"))
-    for name in ("published", "claimed", "one", "two"):
-        assert of_some.read(name, 10) == b"x"
-    for path in tmp_path.iterdir():
-        assert not path.stat().st_mode & 0o022, f"no member of the group can write into {path.name}"
