@@ -86,6 +86,7 @@ def make_directory(root: Path) -> tuple[SharedDirectory, JobFolder]:
         folder.write(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name, _ in steps]))
         schedules.append(FrequencySchedule(rank=info.rank, frequencies=steps))
     folder.write_schedule(0, 1, 3, _SOURCE, schedules, infos, Term(until=103, after=0, turns=(1, 2, 3, 0)))
+    folder.write_rank_files(0, infos)
     folder.write(
         bodies.CurrentBody(
             generation=1, number=0, start_step=3, state="running", source=_SOURCE, lease_s=60, heartbeat=1

@@ -61,8 +61,8 @@ class DaemonFiles(Files):
         super().__init__(world.root, create=True, calls=calls)
         self._world = world
 
-    def now_s(self) -> float:
-        super().now_s()  # it may fail
+    def now_s(self, path: str) -> float:
+        super().now_s(path)  # it may fail
         return self._world.now_s
 
     def changed_s(self, path: str) -> float:
@@ -271,7 +271,7 @@ class HostPlace(Place):
             if self._told is not None:
                 self._coordinator.applied(self._told.number, self._told.step)
             self._coordinator.poll()
-            self._handle(e.CoordinatorAlive(self._coordinator.lease.lease_s))
+            self._handle(e.CoordinatorAlive(self._coordinator.lease[0]))
 
 
 class Client:

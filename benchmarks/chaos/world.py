@@ -29,7 +29,7 @@ _ANSWERS_WITHIN_S = 20.0
 
 
 class AtOnce:
-    """Runs the polls of jobs at once, in place of the daemon's threads (`workers.Workers`)."""
+    """Runs the polls of jobs at once, in place of the daemon's threads (`served_jobs.Workers`)."""
 
     busy = waits = False
 
@@ -361,8 +361,7 @@ def patched(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         for target in ("pfo_fs.store.file_reader.time.sleep", "pfo_fs.helper.operations.time.sleep"):
             stack.enter_context(patch(target, lambda seconds: None))
-        for module in ("served_jobs", "daemon"):
-            stack.enter_context(patch(f"pfo_fs.coordination.{module}.Workers", AtOnce))
+        stack.enter_context(patch("pfo_fs.coordination.served_jobs.Workers", AtOnce))
         stack.enter_context(patch("pfo_fs.helper.operations.Files", files))
         for module in ("helper.operations", "coordination.daemon", "store.file_reader"):
             stack.enter_context(patch(f"pfo_fs.{module}.is_local", lambda path: world.is_local_mount))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,13 +18,12 @@ from typing import Literal
 
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall
-from pfo_fs.coordination.progress import IterationTimeReader, PollPace, Progress
-from pfo_fs.coordination.publication import OnPublish, PaceLease, Publication
+from pfo_fs.coordination.progress import PollPace, Progress
+from pfo_fs.coordination.publication import OnPublish, Publication
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.reconciler import Reconciler
 from pfo_fs.coordination.site_policy import SitePolicy
-from pfo_fs.coordination.status_publisher import State, StatusPublisher
-from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError
+from pfo_fs.errors import ConfigError, PlanError, PolicyFailed, PolicyLost, RecordError, StoreError, StoreUnavailable
 from pfo_fs.models import RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.settings import PFOSettings
@@ -37,6 +37,37 @@ _ANEW_AFTER_S = 3600.0
 """A policy that failed, or met a limit of memory or time, begins anew after this time: the host may have been busy."""
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
+_CHECK_EVERY_S = 2.0
+"""How soon a `current.json` that another user has replaced is written again, for one read."""
+
+GONE_AFTER_S = 3600.0
+"""A cause that has not been reported for this time is over: the next report of it is logged again."""
+_MOST_CAUSES = 200
+"""The oldest causes are forgotten: memory stays bounded, and a cause that is back after 200 others is said again."""
+
+State = Literal["waiting", "running", "broken", "ended"]
+
+
+@dataclass
+class LogOnce:
+    """Logs a text the first time that it is reported, and again after it was not reported for `GONE_AFTER_S`."""
+
+    logger: logging.Logger
+    monotonic: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._reported: dict[str, float] = {}  # when each text was reported last
+        self._lock = threading.Lock()
+
+    def log(self, level: int, text: str) -> None:
+        now = self.monotonic()
+        with self._lock:
+            last = self._reported.pop(text, None)
+            self._reported[text] = now
+            if len(self._reported) > _MOST_CAUSES:
+                del self._reported[next(iter(self._reported))]
+        if last is None or now - last > GONE_AFTER_S:
+            self.logger.log(level, "%s", text)
 
 
 @dataclass
@@ -55,6 +86,8 @@ class Coordinator:
         switch: Returns what is switched off; None: it is read here.
 
     Attributes:
+        state: The state of the job, as `current.json` names it.
+        message: Text for the status about a problem; may be empty.
         last_alive: When a process of the job was last seen to do something, in monotonic s.
     """
 
@@ -75,9 +108,11 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.first_seen = self.last_alive = self.monotonic()
+        self.state: State = "waiting"
+        self.message = ""
         self._switch = self.switch or OffSwitch(self.folder.files).read
         self._was_off = False
-        self._status = StatusPublisher(self.folder, self.still_leads, self.monotonic)
+        self._log = LogOnce(log, self.monotonic)
         self._ranks = RankRegistry(self.folder, self.rank_infos, self.monotonic)
         adapts = self.kind == "daemon" and self.settings.poll_interval is None
         self._pace = PollPace(self.lead_s, remote=self.remote, adapts=adapts, now=self.first_seen)
@@ -85,19 +120,15 @@ class Coordinator:
         self._publication = Publication(self.folder, self.generation, self._pace, self.on_publish)
         self._job: bodies.JobBody | None = None
         self._mine: bool | None = None  # whether this coordinator schedules the job; None: not known yet
-        self._runner: PolicyRunner | None = None  # once it is known that this coordinator schedules the job
-        self._reconciler: Reconciler | None = None
+        self._reconciler: Reconciler | None = None  # once it is known that this coordinator schedules the job
         self._anew_at = math.inf
+        self._published: bodies.CurrentBody | None = None
+        self._checked = -math.inf  # when it was seen to be still there
+        self._status_text = ""  # as it was logged last
 
     @property
-    def state(self) -> State:
-        """The state of the job."""
-        return self._status.state
-
-    @property
-    def message(self) -> str:
-        """Text for the status about a problem; may be empty."""
-        return self._status.message
+    def _runner(self) -> PolicyRunner | None:
+        return self._reconciler.runner if self._reconciler is not None else None
 
     @property
     def scheduler(self) -> FrequencyScheduler | None:
@@ -115,18 +146,8 @@ class Coordinator:
         return self.state == "running" and self._pace.is_calm(self.monotonic())
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether no rank is expected to write anything, so that the daemon need not watch the folder."""
-        runner, newest = self._runner, self._publication.newest_made
-        if self.state == "waiting" or runner is None:
-            return not self.is_mine
-        if not runner.learns:
-            return True
-        return newest < 0 or (runner.observed.number == newest and not runner.watches_iteration_times)
-
-    @property
-    def lease(self) -> PaceLease:
-        """How long ranks may follow the newest schedule without a heartbeat of this coordinator."""
+    def lease(self) -> tuple[float, int]:
+        """How long ranks may follow the newest schedule without a change of the heartbeat, and that."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0
         return self._publication.lease(
             self.monotonic(), self.settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
@@ -159,10 +180,10 @@ class Coordinator:
         try:
             return self._poll()
         except RecordError as error:
-            self._report_if_possible("broken", str(error))
+            self._report("broken", str(error))
             return 2.0
         except StoreError as error:
-            self._status.no_answer(error)
+            self._no_answer(error)
             return 1.0
         except (PlanError, ConfigError) as error:
             return self._fail(str(error))
@@ -186,7 +207,7 @@ class Coordinator:
         if self._runner is not None:
             self._runner.failure = text
             self._runner.close()
-        self._report_if_possible("broken", text)
+        self._report("broken", text)
         return 0.0 if is_new else 5.0
 
     def _poll(self) -> float:
@@ -208,8 +229,9 @@ class Coordinator:
             self._look_at_progress(now)
             return 5.0
         if now >= self._anew_at:  # as another coordinator would
-            self._runner, self._reconciler, self._anew_at = None, None, math.inf
-        runner, reconciler = self._begin()
+            self._reconciler, self._anew_at = None, math.inf
+        reconciler = self._begin()
+        runner = reconciler.runner
         assert self._job is not None
         self._pace.update(now, self._job.job_info.world_size)
         if not self._all_ranks_known(now):
@@ -226,7 +248,7 @@ class Coordinator:
         if reconciler.reconcile(now, names):
             self._pace.changed(now)
             self._pace.update(now, self._job.job_info.world_size)
-            self.publish_status(force=True)
+            self._publish_status(force=True)
         if reconciler.override.unsettled:
             self._pace.changed(now)
         if runner.failure and not reconciler.override.active:
@@ -237,44 +259,29 @@ class Coordinator:
             return 0.25
         return self._pace.calm_pause_s if self.is_calm else 1.0
 
-    def _begin(self) -> tuple[PolicyRunner, Reconciler]:
+    def _begin(self) -> Reconciler:
         """Reads what earlier coordinators of this job have published, once."""
         assert self._job is not None
-        if self._runner is None or self._reconciler is None:
+        if self._reconciler is None:
             with suppress(RecordError):
                 before = self.folder.read(bodies.CurrentBody)
                 self._pace.took_over(self.monotonic(), before.poll_s if before is not None else 0.0)
-            self._runner = PolicyRunner(
-                self.folder,
-                self._job,
-                self.settings,
-                self.kind,
-                self._ranks,
-                self.monotonic,
-                self.make_policy,
+            runner = PolicyRunner(
+                self.folder, self._job, self.settings, self.kind, self._ranks, self.monotonic, self.make_policy
             )
-            self._reconciler = Reconciler(
-                self.folder,
-                self._job,
-                self._runner,
-                self._ranks,
-                self._progress,
-                self._publication,
-                self._status,
-                self.still_leads,
-                IterationTimeReader(self.folder, self.monotonic),
-            )
-        return self._runner, self._reconciler
+            self._reconciler = Reconciler(runner, self._progress, self._publication, self.still_leads, self._note)
+        return self._reconciler
 
     def _all_ranks_known(self, now: float) -> bool:
         assert self._job is not None
         job = self._job.job_info
         if self._ranks.poll(job):
             self.last_alive = now
-        if self._ranks.all_known(job):
+        missing = self._ranks.missing(job)
+        if not missing:
             return True
         late = now - self.first_seen >= MISSING_AFTER_S
-        text = f"{self._ranks.missing(job)} of {job.world_size} have not registered; scheduling waits for them"
+        text = f"{missing} of {job.world_size} have not registered; scheduling waits for them"
         self._report("waiting", text if late else "")
         return False
 
@@ -291,36 +298,62 @@ class Coordinator:
 
     # ---- what is reported
 
-    def _report_if_possible(self, state: State, message: str) -> None:
-        try:
-            self._report(state, message)
-        except (StoreError, RecordError) as error:
-            self._status.no_answer(error)
-
     def _report(self, state: State, message: str) -> None:
-        self._status.set(state, message)
+        if message and (state, message) != (self.state, self.message):
+            self._note(logging.INFO if message in ("finished", "interrupted") else logging.WARNING, message)
+        self.state, self.message = state, message
         if self._mine:
-            self.publish_status()
+            try:
+                self._publish_status()
+            except (StoreError, RecordError) as error:
+                self._no_answer(error)
 
-    def publish_status(self, *, force: bool = False) -> None:
-        """Writes `current.json` if it changes."""
-        announced, lease = self._publication.announced, self.lease
+    def _no_answer(self, error: StoreError | RecordError) -> None:
+        self._note(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
+
+    def _note(self, level: int, text: str) -> None:
+        """Logs what every poll may find: once, until its cause has been gone for a while (`LogOnce`)."""
+        self._log.log(level, f"job {self.folder.job_id}: {text}")
+
+    def _publish_status(self, *, force: bool = False) -> None:
+        """Writes `current.json` if it differs from what was written last, or if another process has replaced it."""
+        (number, start_step, source), (lease_s, heartbeat) = self._publication.announced, self.lease
         request = self._runner.request if self._runner is not None else None
         body = bodies.CurrentBody(
             generation=self._publication.generation,
-            number=announced.number,
-            start_step=announced.start_step,
+            number=number,
+            start_step=start_step,
             state=self.state,
             message=self.message[:4000],
             yaml_problem=self._reconciler.override.problem[:4000] if self._reconciler is not None else "",
             status_text=request.message[:4000] if request is not None else "",
             converged=request is not None and request.converged,
-            source=announced.source,
-            lease_s=lease.lease_s,
-            heartbeat=lease.heartbeat,
+            source=source,
+            lease_s=lease_s,
+            heartbeat=heartbeat,
             poll_s=self._pace.poll_s,
         )
-        self._status.publish(body, force=force)
+        if (body == self._published and not force and self._still_there()) or not self.still_leads():
+            return
+        if body.status_text != self._status_text:
+            self._status_text = body.status_text
+            log.info("job %s: %s", self.folder.job_id, body.status_text)
+        self.folder.write(body)
+        self._published = body
+
+    def _still_there(self) -> bool:
+        """Checks every two seconds that what was published is still there: an older coordinator that was
+        suspended before may have replaced it, or another user, whose file may name any generation."""
+        now = self.monotonic()
+        if now - self._checked < _CHECK_EVERY_S:
+            return True
+        self._checked = now
+        try:
+            return self.folder.read(bodies.CurrentBody) == self._published
+        except StoreUnavailable:
+            raise
+        except (RecordError, StoreError):  # of a user who is not trusted, or no record at all
+            return False
 
     # ---- what other objects learn first
 

@@ -13,14 +13,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.coordination.job_folders import JobFolders
 from pfo_fs.coordination.leader import Leader, Leadership
 from pfo_fs.coordination.policy_start import MakePolicy, PolicyCall
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
-from pfo_fs.coordination.status_publisher import LogOnce
-from pfo_fs.coordination.workers import Workers
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
@@ -31,10 +29,8 @@ log = logging.getLogger("pfo_fs.coordination.daemon")
 _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
 """If many ranks register at once, several registrations are handled together."""
-_READ_SITE_EVERY_S = 2.0
-"""An operator who has changed `site.yaml` sees its effect within this time, for one read."""
-_READ_SWITCH_EVERY_S = 1.0
-"""The daemon takes back what it has published within a second after `pfo-fs off`."""
+_READ_RULES_EVERY_S = 1.0
+"""`pfo-fs off`, and a change of `site.yaml`, have their effect within this time, for one listing and one read."""
 
 
 class Daemon:
@@ -61,15 +57,10 @@ class Daemon:
         self._shared = SharedDirectory(files, f"daemon@{socket.gethostname()}:{os.getpid()}")
         self._watcher = Watcher(files.root, "jobs", settings.watch)
         scheduler = settings.scheduler.rpartition(":")[2]
-        # Of its own, since a job's folder may hold any number of folders to watch.
-        self._events = Workers(1)
-        self._followed: set[str] = set()
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
         self._served: Leadership | None = None  # the one for which `_jobs` was made
-        self._site = SitePolicy()
-        self._site_read = -math.inf
-        self._off, self._switch_read = SwitchedOff(), -math.inf
+        self._rules, self._rules_read = (SitePolicy(), SwitchedOff()), -math.inf
         self._log = LogOnce(log, monotonic)
         self._stopped = False
 
@@ -108,23 +99,22 @@ class Daemon:
                         self._jobs.restart_timers()
                     wait_s = _AFTER_OUTAGE_S
                 if not self._stopped:
-                    hints = self._watcher.wait(wait_s)
-                    if self._jobs is not None:
-                        self._jobs.changed(hints)
+                    changed = self._watcher.wait(wait_s)
+                    if changed and self._jobs is not None:
+                        self._jobs.list_soon()
         finally:
             self._resign()
 
     def _do_what_is_due(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
         self._leader.poll()
-        self._read_site()  # a mistake in it is logged before a job comes
+        self._read_rules()  # a mistake in it is logged before a job comes
         leadership = self._leader.leadership
         if leadership is not self._served:
             self._serve(leadership)
         if self._jobs is None:
             return min(0.5, self._settings.lease_timeout / 4)
-        if self._watcher.is_due and not self._events.busy:
-            self._events.start(self._watcher.start)
+        self._watcher.start()
         wait_s = min(self._jobs.serve(), self._leader.next_look_at - self._monotonic())
         return max(_LEAST_WAIT_S, wait_s)
 
@@ -132,8 +122,7 @@ class Daemon:
         """Stops serving the jobs for the earlier leadership, and starts to serve them for this one."""
         if self._jobs is not None:
             self._jobs.close()
-            self._followed.clear()
-            self._events.start(self._watcher.stop)
+            self._watcher.stop()
         self._jobs, self._served = None, leadership
         if leadership is None:
             return
@@ -148,8 +137,8 @@ class Daemon:
                 lead_s=1.0 if self._local else 5.0,
                 remote=not self._local,
                 still_leads=leadership.holds,
-                site=self._read_site,
-                switch=self._read_switch,
+                site=lambda: self._read_rules()[0],
+                switch=lambda: self._read_rules()[1],
                 monotonic=self._monotonic,
                 make_policy=self._make_policy,
             )
@@ -157,39 +146,23 @@ class Daemon:
         self._jobs = ServedJobs(
             JobFolders(self._shared, make, self._settings.max_job_idle_time, self._monotonic),
             max_idle_s=self._settings.max_job_idle_time,
-            interval_s=lambda: None if self._watcher.uses_events else self._interval_s,
-            follow=self._follow,
+            interval_s=self._interval_s,
             wake=self._watcher.wake,
             monotonic=self._monotonic,
         )
 
-    def _follow(self, job_id: str, wanted: bool) -> None:
-        if not self._watcher.uses_events or wanted == (job_id in self._followed):
-            return
-        self._followed ^= {job_id}
-        call = self._watcher.follow if wanted else self._watcher.leave
-        self._events.start(lambda: call(job_id))
-
-    def _read_site(self) -> SitePolicy:
-        """Returns what the site allows; called in the loop, and in the thread that claims jobs."""
+    def _read_rules(self) -> tuple[SitePolicy, SwitchedOff]:
+        """Returns what the site allows, and what is switched off, for the loop and all jobs; for use by any thread."""
         now = self._monotonic()
-        if now - self._site_read >= _READ_SITE_EVERY_S:
-            self._site = read_site_policy(self._shared, self._site)
-            self._site_read = now
-            if self._site.problem:
-                self._log.log(logging.WARNING, self._site.warning)
-        return self._site
-
-    def _read_switch(self) -> SwitchedOff:
-        """Returns what is switched off; one listing serves all jobs that are polled within a second."""
-        now = self._monotonic()
-        if now - self._switch_read >= _READ_SWITCH_EVERY_S:
-            self._off = OffSwitch(self._shared.files).read()
-            self._switch_read = now
-        return self._off
+        if now - self._rules_read >= _READ_RULES_EVERY_S:
+            site = read_site_policy(self._shared, self._rules[0])
+            self._rules, self._rules_read = (site, OffSwitch(self._shared.files).read()), now
+            if site.problem:
+                self._log.log(logging.WARNING, site.warning)
+        return self._rules
 
     def _resign(self) -> None:
-        self._events.start(self._stop_watching)
+        self._watcher.stop()
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
@@ -197,7 +170,3 @@ class Daemon:
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")
-
-    def _stop_watching(self) -> None:
-        self._watcher.stop()
-        self._events.close()

@@ -9,12 +9,11 @@ from __future__ import annotations
 import heapq
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 
-from pfo_fs.coordination.coordinator import Coordinator
-from pfo_fs.coordination.status_publisher import LogOnce
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.errors import RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import SharedDirectory, layout
 
@@ -41,20 +40,8 @@ class Found:
 
 
 @dataclass
-class _Folder:
-    """A folder that does not hold a job yet, or a damaged one."""
-
-    looks: int = 0
-    problem: str = ""
-
-
-@dataclass
 class JobFolders:
-    """All folders in `jobs/`. Not for use by two threads at once, except for `over`.
-
-    Args:
-        archive_after_s: Seconds after which ended jobs are archived, and also folders that never held a job.
-    """
+    """All folders in `jobs/`; ended jobs are archived after `archive_after_s`. Only `over` is for any thread."""
 
     shared: SharedDirectory
     make: Callable[[str], Coordinator]
@@ -64,24 +51,20 @@ class JobFolders:
     def __post_init__(self) -> None:
         self._log = LogOnce(log, self.monotonic)
         self._known: set[str] = set()
-        self._waiting: dict[str, _Folder] = {}
+        self._looks: dict[str, int] = {}  # how often a folder was read that holds no job yet, or a damaged one
         self._due: list[tuple[float, str]] = []  # a heap
         self._to_archive: list[tuple[float, str]] = []  # a heap
-        self._over: SimpleQueue[tuple[str, float]] = SimpleQueue()
+        self._over: deque[tuple[float, str]] = deque()
         self._listed = self._compared = -math.inf
         self._missing_before: set[str] = set()
         self._clock = -math.inf, 0.0  # when it was read (monotonic s), and what it said
 
     def over(self, job_id: str, archive_at: float) -> None:
         """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
-        self._over.put((job_id, archive_at))
+        self._over.append((archive_at, job_id))
 
     def poll(self, *, list_now: bool = False) -> Found:
-        """Lists new folders, reads those that are due, archives ended jobs; takes a limited time.
-
-        Raises:
-            StoreError: `jobs/` cannot be listed.
-        """
+        """Lists new folders, reads those that are due, archives ended jobs; takes a limited time."""
         found = Found()
         now = began = self.monotonic()
         if list_now or now - self._listed >= LIST_EVERY_S:
@@ -89,7 +72,7 @@ class JobFolders:
             self._listed = now
         while self._due and self._due[0][0] <= now and now - began < LOOK_TAKES_S:
             _, name = heapq.heappop(self._due)
-            if name in self._waiting:
+            if name in self._looks:
                 self._examine(name, now, found)
             now = self.monotonic()
         self._archive(now, began)
@@ -107,81 +90,64 @@ class JobFolders:
             # One listing may be stale: a folder counts as removed if two listings lack it.
             for name in missing & self._missing_before:
                 self._known.discard(name)
-                if self._waiting.pop(name, None) is None:
+                if self._looks.pop(name, None) is None:
                     found.gone.append(name)
             self._missing_before = missing
             names = [name for name in names if name not in self._known]
         for name in names:
             self._known.add(name)
-            self._waiting[name] = _Folder()
+            self._looks[name] = 0
             heapq.heappush(self._due, (-math.inf, name))  # before all that were read already
 
     def _examine(self, name: str, now: float, found: Found) -> None:
         """Reads one folder that held no job so far."""
-        folder = self._waiting[name]
-        problem, is_old = "", False
+        problem = ""
         try:
             owner = self.shared.job(name).foreign_owner()
             if owner is not None:
-                del self._waiting[name]
+                del self._looks[name]
                 self._log.log(logging.INFO, f"job {name}: belongs to user {owner}, whose jobs are not served")
                 return
             names = self.shared.job(name).names()
             if layout.END in names:
-                del self._waiting[name]
-                left_s = self.archive_after_s - self._age_s(f"{layout.job(name)}/{layout.END}")
+                del self._looks[name]
+                age_s = self._now_s() - self.shared.files.changed_s(f"{layout.job(name)}/{layout.END}")
+                left_s = self.archive_after_s - max(0.0, age_s)
                 heapq.heappush(self._to_archive, (now + left_s, name))
                 return
             # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
             if layout.JOB in names:
                 coordinator = self.make(name)
                 if coordinator.claim(names):
-                    del self._waiting[name]
+                    del self._looks[name]
                     found.jobs.append(coordinator)
                     return
-            is_old = names <= layout.OF_JOBS and self._age_s(layout.job(name)) > self.archive_after_s
         except StoreUnavailable as error:
             problem = f"the shared directory does not answer: {error.args[-1]}"
         except (StoreError, RecordError) as error:
             problem = str(error.args[-1])
         except Exception as error:  # noqa: BLE001  one folder must not prevent reading the others
             problem = f"{type(error).__name__}: {error}"
-        if problem and problem != folder.problem:
-            log.warning("job %s: %s", name, problem)
-        folder.problem = problem
-        if not problem and is_old:
-            del self._waiting[name]
-            heapq.heappush(self._to_archive, (now, name))
-            return
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(folder.looks, 30), _LONGEST_PAUSE_S)
-        folder.looks += 1
+        if problem:
+            self._log.log(logging.WARNING, f"job {name}: {problem}")
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(self._looks[name], 30), _LONGEST_PAUSE_S)
+        self._looks[name] += 1
         heapq.heappush(self._due, (now + pause_s, name))
 
     def silent_s(self, job_id: str) -> float:
-        """Returns for how many seconds the processes of a job have written nothing. For use by any thread.
-
-        Raises:
-            StoreError: The directory gives no answer.
-        """
+        """Returns for how many seconds the processes of a job have written nothing. For use by any thread."""
         return self._now_s() - self.shared.job(job_id).last_sign_s()
-
-    def _age_s(self, path: str) -> float:
-        return max(0.0, self._now_s() - self.shared.files.changed_s(path))
 
     def _now_s(self) -> float:
         """Returns the time of the file system's own clock, by which all ages are told: daemons come and go."""
         read_at, now_s = self._clock
         if self.monotonic() - read_at >= _CLOCK_HOLDS_S:
-            self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s()
+            self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s("")
         return now_s + self.monotonic() - read_at
 
     def _archive(self, now: float, began: float) -> None:
-        while True:
-            try:
-                job_id, at = self._over.get_nowait()
-            except Empty:
-                break
-            heapq.heappush(self._to_archive, (at, job_id))
+        while self._over:
+            heapq.heappush(self._to_archive, self._over.popleft())
         while self._to_archive and self._to_archive[0][0] <= now and self.monotonic() - began < 2 * LOOK_TAKES_S:
             _, job_id = heapq.heappop(self._to_archive)
             try:

@@ -60,8 +60,9 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.leadership: Leadership | None = None
-        self._host = socket.gethostname()
-        self._counter = 0
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "version": pfo_fs.__version__}
+        about |= {"scheduler": self.scheduler, "interval_s": self.interval_s}
+        self._record = bodies.DaemonBody.model_validate({"generation": 0, "counter": 0, **about})
         self._noted_leader = 0
         self._beat_at = -math.inf
         self.forget_silence()
@@ -101,10 +102,6 @@ class Leader:
 
         Each gap between two polls counts at most a third of the lease, so that a standby that was itself suspended
         needs several polls before it considers the leader dead.
-
-        Args:
-            newest: The newest generation that a daemon has claimed; 0 for none.
-            leader: The content of `daemon.json`; None if it is missing or damaged.
         """
         seen = (newest, leader.generation if leader else -1, leader.counter if leader else -1)
         gap_s, self._looked_at = now - self._looked_at, now
@@ -116,7 +113,9 @@ class Leader:
     def _claim(self, newest: int, generation: int) -> None:
         if self._silent_s >= self.lease_s:
             log.warning("the leading daemon (generation %d) has been silent for %.1f s", newest, self._silent_s)
-        claim = bodies.LeaderBody(generation=generation, nonce=secrets.token_hex(8), host=self._host, pid=os.getpid())
+        claim = bodies.LeaderBody(
+            generation=generation, nonce=secrets.token_hex(8), host=self._record.host, pid=os.getpid()
+        )
         if not self.shared.leaders.claim(claim):
             self.forget_silence()  # another daemon was faster
             return
@@ -141,19 +140,9 @@ class Leader:
             )
 
     def _write(self, generation: int, *, stopped: bool) -> None:
-        self._counter += 1
-        self.shared.write(
-            bodies.DaemonBody(
-                generation=generation,
-                counter=self._counter,
-                host=self._host,
-                pid=os.getpid(),
-                version=pfo_fs.__version__,
-                scheduler=self.scheduler,
-                interval_s=self.interval_s,
-                stopped=stopped,
-            )
-        )
+        now = {"generation": generation, "counter": self._record.counter + 1, "stopped": stopped}
+        self._record = self._record.model_copy(update=now)
+        self.shared.write(self._record)
 
     def step_down(self) -> None:
         """Ends the leadership without notifying the standby daemons; another leader has a whole lease to show life."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from pfo_fs.coordination.policy_start import Kind, MakePolicy, choose_policy, make_scheduler, policy_name
+from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall, policy_name
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.coordination.results import Results, StoredResults
 from pfo_fs.errors import ConfigError, PlanError, PolicyLost, RecordError, StoreError
 from pfo_fs.models import FrequencySchedule, InstructionOrder, PlanInputs, ProfilingResult, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
+from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest, is_builtin
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies, layout, save_dump
 
@@ -53,14 +53,6 @@ def replay(
         scheduler.continue_from(revision)
 
 
-def keep_in_force(scheduler: FrequencyScheduler, revision: int, published: list[FrequencySchedule]) -> None:
-    """Lets a scheduler, which has just observed the results of what is in force, keep that, as the one before did."""
-    request = scheduler.request()
-    if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
-        scheduler.was_published(published, True)
-        scheduler.continue_from(revision)
-
-
 def _accept(scheduler: FrequencyScheduler, published: list[FrequencySchedule] | None) -> None:
     """Lets a scheduler go on from what was published for its present request, if it would have planned otherwise."""
     if published is not None and _by_rank(scheduler.request().schedules) != _by_rank(published):
@@ -82,13 +74,6 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 3600.0
 
 
-class Observed(NamedTuple):
-    """The number of the schedule whose results a scheduler has observed last (-1: none), and its plan inputs then."""
-
-    number: int = -1
-    plan_inputs: PlanInputs | None = None
-
-
 @dataclass
 class PolicyRunner:
     """The scheduler of one job.
@@ -97,6 +82,7 @@ class PolicyRunner:
         failure: Text for the status about why the policy does not run; empty if it runs, or has not been started.
         trouble: Text for the status while the policy's process is gone, and another one will take its place.
         start_at: When the policy may start, in monotonic s.
+        observed: The schedule whose results the scheduler has observed last (-1: none), and its plan inputs then.
         longest_plan_s: The longest time in s for which the policy's planning has blocked this coordinator.
         policy: The scheduler and its arguments, as the sources of schedules name them.
         dump_folder: Where Zeus's dumps of the job go; None: there are none.
@@ -116,8 +102,10 @@ class PolicyRunner:
         self.failure = self.trouble = ""
         self.start_at = -math.inf
         self.longest_plan_s = 0.0
-        self.observed = Observed()
-        self.policy = policy_name(*choose_policy(self.job, self.settings))
+        self.observed: tuple[int, PlanInputs | None] = (-1, None)
+        chosen = self.job if self.job.scheduler else self.settings
+        self._name, self._args = chosen.scheduler, chosen.scheduler_args
+        self.policy = policy_name(self._name, self._args)
         self.results = Results(self.folder, self.ranks)
         self.dump_folder = self.settings.dump_dir / self.folder.job_id if self.settings.dump_data else None
         self._profile = ""  # as it was written last
@@ -153,15 +141,17 @@ class PolicyRunner:
         """
         try:
             with self._planning():
-                infos = self.ranks.planned_infos
-                scheduler = make_scheduler(self.kind, self.folder, self.job, infos, self.settings, self.make)
+                scheduler = self._make_scheduler()
                 scheduler.request()
                 replay(scheduler, made, self._hand_over, self._published)
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
                 self._hand_over(scheduler, kept)
                 published = self._published(kept)
-                if published is not None and not scheduler.done:
-                    keep_in_force(scheduler, made[kept].revision, published)
+                if published is not None and not scheduler.done:  # it has just observed the results of what is in force
+                    request, revision = scheduler.request(), made[kept].revision
+                    if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
+                        scheduler.was_published(published, True)
+                        scheduler.continue_from(revision)
         except (ConfigError, PlanError) as error:
             self.failure = str(error)
             return
@@ -174,6 +164,22 @@ class PolicyRunner:
             save_dump(RankInfo, self.ranks.infos, self.dump_folder)
         if scheduler.done:
             self.close()
+
+    def _make_scheduler(self) -> FrequencyScheduler:
+        """Makes the scheduler that the job's own files request, or else the operator's.
+
+        For `local`, rank 0 of the job itself, which has its user's permissions, there are no limits.
+        """
+        call = PolicyCall(self._name, self.job.job_info, self.ranks.planned_infos, self.settings, self._args)
+        if self.kind == "local" or not self.job.scheduler:
+            return self.make(call)
+        if not is_builtin(self._name):
+            raise ConfigError(
+                f"the job asks for the scheduler {self._name!r}; a daemon runs only built-in ones when a job asks, "
+                f"others are given to the daemon itself (--scheduler {self._name})"
+            )
+        with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
+            return self.make(call._replace(copies=(self.folder, place)))
 
     def _published(self, number: int) -> list[FrequencySchedule] | None:
         """Returns the schedules with this number; None if they cannot be read any more."""
@@ -192,14 +198,13 @@ class PolicyRunner:
         self.trouble = f"{text}; another one starts in {pause_s:.0f} s"
         log.warning("job %s: %s", self.folder.job_id, self.trouble)
         self.close()
-        self.scheduler = None
-        self.observed = Observed()
+        self.scheduler, self.observed = None, (-1, None)
         self.results.forget()
 
     def forget(self) -> None:
         """Ends the scheduler, whatever has become of it: ranks run other orders, so the next begins from nothing."""
         self.close()
-        self.scheduler, self.request, self.observed = None, None, Observed()
+        self.scheduler, self.request, self.observed = None, None, (-1, None)
         self.failure = self.trouble = ""
         self.results.forget()
 
@@ -243,7 +248,7 @@ class PolicyRunner:
         scheduler.orders = self.ranks.orders(scheduler.request().schedules)
         results = self.results.read(number)
         # Noted before the scheduler gets them, so that results on which it fails are not passed to it again.
-        self.observed = Observed(number, scheduler.plan_inputs)
+        self.observed = (number, scheduler.plan_inputs)
         with self._planning():
             scheduler.observe(results)
         self.results.forget()

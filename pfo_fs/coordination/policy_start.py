@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,15 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pfo_fs.errors import ConfigError, PlanError, StoreError
 from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, is_builtin, load_scheduler
+from pfo_fs.scheduler import FrequencyScheduler, check_scheduler_args, load_scheduler
 from pfo_fs.scheduler.plan_file import MAX_PLAN_BYTES
 from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, bodies
+from pfo_fs.store import JobFolder
 
 Kind = Literal["daemon", "local"]
 """Which process schedules a job: a daemon, or the job's own rank 0."""
-
-
 PLAN_ARG = "solution_path"
 """The only argument of built-in schedulers that names a file."""
 _WHERE = f"scheduler_args: {PLAN_ARG}"
@@ -35,11 +32,6 @@ def policy_name(name: str, args: Mapping[str, object]) -> str:
     """Returns a scheduler and its arguments in short, as the sources of schedules hold them."""
     exactly = json.dumps([name, args], sort_keys=True)
     return f"{name.rpartition(':')[2][:60]}-{hashlib.sha256(exactly.encode()).hexdigest()[:12]}"
-
-
-def choose_policy(job: bodies.JobBody, settings: PFOSettings) -> tuple[str, Mapping[str, Any]]:
-    """Returns name and arguments of the scheduler that the job's own files request, or else of the operator's."""
-    return (job.scheduler, job.scheduler_args) if job.scheduler else (settings.scheduler, settings.scheduler_args)
 
 
 class PolicyCall(NamedTuple):
@@ -68,35 +60,6 @@ class PolicyCall(NamedTuple):
 
 MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
 """Makes a scheduler: here (`PolicyCall.make`), or in a process of its own (`PolicyProcesses.make`)."""
-
-
-def make_scheduler(
-    kind: Kind,
-    folder: JobFolder,
-    job: bodies.JobBody,
-    infos: Sequence[RankInfo],
-    settings: PFOSettings,
-    make: MakePolicy,
-) -> FrequencyScheduler:
-    """Makes the scheduler of a job.
-
-    For `local`, rank 0 of the job itself, which has its user's permissions, there are no limits.
-
-    Raises:
-        ConfigError: The scheduler does not exist, its arguments do not fit, or the job may not request it.
-        PlanError: The scheduler itself finds something wrong with its arguments.
-    """
-    name, args = choose_policy(job, settings)
-    call = PolicyCall(name, job.job_info, infos, settings, args)
-    if kind == "local" or not job.scheduler:
-        return make(call)
-    if not is_builtin(name):
-        raise ConfigError(
-            f"the job asks for the scheduler {name!r}; a daemon runs only built-in ones when a job asks, others are "
-            f"given to the daemon itself (--scheduler {name})"
-        )
-    with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
-        return make(call._replace(copies=(folder, place)))
 
 
 @contextmanager

@@ -56,8 +56,7 @@ class PollPace:
         self._adapts = adapts
         self._changed_at = now
         self._is_shared = remote
-        self._slower_s = 0.0  # the longest interval that hosts may still follow, and until when
-        self._slower_until = -math.inf
+        self._slower_s, self._slower_until = 0.0, -math.inf  # the longest interval that hosts may still follow
 
     def is_calm(self, now: float) -> bool:
         """Returns whether nothing has happened for long."""
@@ -213,7 +212,5 @@ class IterationTimeReader:
             if fresh:
                 self._seen[rank] = fresh[-1][0]
         self._not_before = now + max(_PAUSE_PER_READING * (self.monotonic() - began), min(1.0, iteration_s / 4))
-        found.sort(key=lambda iteration_times: (iteration_times.step, iteration_times.pipeline))
-        return [
-            iteration_times._replace(throttled=throttled.get(iteration_times.pipeline, "")) for iteration_times in found
-        ]
+        found.sort(key=lambda iteration: (iteration.step, iteration.pipeline))
+        return [iteration._replace(throttled=throttled.get(iteration.pipeline, "")) for iteration in found]

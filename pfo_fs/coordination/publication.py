@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.errors import RecordError, StoreError
@@ -31,22 +29,8 @@ _MOST_UNLISTED = 8
 OnPublish = Callable[[int, int, list[FrequencySchedule], Term], None]
 
 
-class PaceLease(NamedTuple):
-    """Ranks may follow a schedule for `lease_s` (0.0: for ever) after the last change of `heartbeat`.
-
-    The heartbeat is a number that changes while the coordinator follows the straggler; 0 if it does not.
-    """
-
-    lease_s: float = 0.0
-    heartbeat: int = 0
-
-
-class Announced(NamedTuple):
-    """The schedule that ranks are told to follow: its number, its first step and its source, as in `current.json`."""
-
-    number: int = -1
-    start_step: int = 0
-    source: bodies.Source | None = None
+Announced = tuple[int, int, bodies.Source | None]
+"""The schedule that ranks are told to follow: its number (-1: none), its first step and its source."""
 
 
 @dataclass
@@ -54,11 +38,9 @@ class Committed:
     """What coordinators of a job have committed.
 
     Attributes:
-        number: The newest schedule's number; -1 for none.
+        number: The newest schedule's number; -1 for none. `start_step` and `term` are its own.
         source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
             of the schedule that it repeats.
-        start_step: The newest schedule's first step.
-        term: For how long the newest schedule holds, and who follows it meanwhile.
         staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
             for none.
         checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
@@ -128,13 +110,7 @@ def _read_committed(folder: JobFolder, policy: str, announced: int) -> tuple[Com
 
 
 class Publication(Committed):
-    """The newest schedule of one job.
-
-    Args:
-        generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
-        pace: Knows how long a new schedule takes to reach all ranks.
-        on_publish: Called with (number, start step, schedules, term) for each new one, to broadcast it in `local`
-            coordination.
+    """The newest schedule of one job, as a `Coordinator` publishes it.
 
     Attributes:
         in_force_step: The step since which rank 0 follows the newest schedule; None while it does not.
@@ -153,24 +129,21 @@ class Publication(Committed):
 
         If ranks were told to follow an older schedule than the newest, the coordinator that committed the newest died
         before it announced it, and the step at which all ranks were to switch may have passed. (One that begins with
-        step 0 has no such step: ranks follow it as soon as they have it.)
-
-        Args:
-            policy: The scheduler and its arguments, as sources name them. Schedules of another policy are not in
-                `made`.
+        step 0 has no such step: ranks follow it as soon as they have it.) Schedules of another policy than `policy`, as
+        sources name it, are not in `made`.
         """
         current, problem = None, False
         try:
             current = self.folder.read(bodies.CurrentBody)
         except RecordError:
             problem = True
-        announced = Announced(current.number, current.start_step, current.source) if current else Announced()
-        read, problems = _read_committed(self.folder, policy, announced.number)
+        announced = (current.number, current.start_step, current.source) if current else (-1, 0, None)
+        read, problems = _read_committed(self.folder, policy, announced[0])
         vars(self).update(vars(read))
         kept = current is not None and current.converged and current.number == self.number
         self.kept = self.newest_made if kept else -1
         self.in_force_step = None
-        may_have_passed = not problem and announced.number < self.number and self.start_step > 0
+        may_have_passed = not problem and announced[0] < self.number and self.start_step > 0
         self._announced_before = announced if may_have_passed else None
         return problems
 
@@ -182,7 +155,7 @@ class Publication(Committed):
     @property
     def announced(self) -> Announced:
         """What ranks are told to follow."""
-        return self._announced_before or Announced(self.number, self.start_step, self.source)
+        return self._announced_before or (self.number, self.start_step, self.source)
 
     @property
     def checked_until(self) -> int:
@@ -247,33 +220,22 @@ class Publication(Committed):
                 self.term = self.term._replace(until=self.term.until + step - self.start_step)
             self.start_step = self.in_force_step = step
 
-    def steps_to_measure(self, profile_steps: int, iteration_s: float, now: float) -> int:
-        """Returns the largest number of steps for which a schedule for measuring holds.
-
-        They are enough for the window, and for planning the next schedule and sending it to the ranks. After them
-        clocks go to their default, even if a process has died in between.
-        """
-        return 10 * (profile_steps + 1) + math.ceil(self.results_take_s(now) / max(iteration_s, 1e-3))
-
     def results_take_s(self, now: float) -> float:
         """Returns how long results may take after their iterations, in s; `now` is monotonic time."""
         return MEASURED_WITHIN_S + 4 * self.pace.lead_s(now)
 
-    def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> PaceLease:
-        """Returns how long ranks may follow the newest schedule without a heartbeat of this coordinator.
+    def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> tuple[float, int]:
+        """Returns for how long (0.0: for ever) ranks may follow the newest schedule after the last change of a
+        heartbeat, and that number, which changes while a scheduler runs here that follows the straggler (`followed`).
 
         A schedule that follows the pace of a straggler must end if no process is left to notice that the straggler is
-        gone. Other schedules may stay for ever.
-
-        Args:
-            longest_plan_s: The longest time in s for which planning has blocked the coordinator.
-            followed: Whether a scheduler runs here that follows the straggler.
+        gone. Planning has blocked the coordinator for `longest_plan_s`.
         """
         plan_inputs = self.source.plan_inputs if self.source is not None else PlanInputs()
         if not plan_inputs.slow_pipelines and plan_inputs.straggler is None:
-            return PaceLease()
+            return 0.0, 0
         lease_s = timeout_s + min(longest_plan_s, _LONGEST_PLAN_S)
-        return PaceLease(lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0)
+        return lease_s, 1 + int(_HEARTBEATS_PER_LEASE * now / lease_s) if followed else 0
 
 
 def _identity(source: bodies.Source) -> tuple[str, str, int, str, str]:

@@ -104,14 +104,11 @@ class RankRegistry:
         self.by_rank[rank] = body.rank_info.model_copy(update=known)
         self.longest_poll_s = max(self.longest_poll_s, body.poll_s)
 
-    def all_known(self, job: JobInfo) -> bool:
-        """Returns whether all ranks of the job have registered."""
-        return len(self.by_rank) >= job.world_size
-
     def missing(self, job: JobInfo) -> str:
         """Names the ranks that have not registered; empty if all have."""
-        missing = [rank for rank in range(job.world_size) if rank not in self.by_rank]
-        return name_ranks(missing, NAMED) if missing else ""
+        if len(self.by_rank) >= job.world_size:
+            return ""
+        return name_ranks([rank for rank in range(job.world_size) if rank not in self.by_rank], NAMED)
 
     def order_changed(self) -> bool:
         """Returns whether ranks run another order than `orders` has told so far, from now on the new one.

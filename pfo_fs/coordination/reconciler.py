@@ -12,15 +12,14 @@ from typing import NamedTuple
 from pfo_fs.coordination.policy_runner import PolicyRunner
 from pfo_fs.coordination.progress import IterationTimeReader, Progress
 from pfo_fs.coordination.publication import Publication
-from pfo_fs.coordination.rank_registry import NAMED, RankRegistry
-from pfo_fs.coordination.status_publisher import StatusPublisher
+from pfo_fs.coordination.rank_registry import NAMED
 from pfo_fs.coordination.yaml_override import YamlOverride
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.schedule_yaml import ScheduleDocument
 from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.scheduler import ScheduleRequest, check_schedules
-from pfo_fs.store import JobFolder, bodies, layout, save_dump
+from pfo_fs.store import bodies, layout, save_dump
 from pfo_fs.turns import ROUND, Term
 
 log = logging.getLogger(__name__)
@@ -44,21 +43,18 @@ class Wanted(NamedTuple):
 class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
-    Attributes:
-        lost_results: Text for the status about missing results; may be empty.
+    `log` logs a text once, until its cause has been gone for a while. `lost_results` is text for the status.
     """
 
-    folder: JobFolder
-    job: bodies.JobBody
     runner: PolicyRunner
-    ranks: RankRegistry
     progress: Progress
     publication: Publication
-    status: StatusPublisher
     still_leads: Callable[[], bool]
-    reader: IterationTimeReader
+    log: Callable[[int, str], None]
 
     def __post_init__(self) -> None:
+        self.folder, self.job, self.ranks = self.runner.folder, self.runner.job, self.runner.ranks
+        self._reader = IterationTimeReader(self.folder, self.runner.monotonic)
         self.lost_results = ""
         self._repeats = 0  # how often the newest schedule has been measured again for missing results
         self._complete_since = math.inf  # when the results of the newest schedule were all there
@@ -69,7 +65,7 @@ class Reconciler:
         """Goes on from the committed schedules."""
         publication = self.publication
         for problem in publication.restore(self.runner.policy):
-            self.status.log(logging.WARNING, problem)
+            self.log(logging.WARNING, problem)
         source = publication.source
         accepted = source.sha256 if source is not None and source.kind == "yaml" else ""
         pipelines, by_hand = self.job.job_info.dp_degree, publication.by_hand
@@ -107,7 +103,7 @@ class Reconciler:
             try:
                 self.folder.write_rank_files(self.publication.number, self.ranks.infos)
             except StoreError as error:
-                self.status.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
+                self.log(logging.WARNING, f"files of single ranks cannot be written: {error.args[-1]}")
 
     def _resolve(self, document: ScheduleDocument) -> list[FrequencySchedule]:
         return document.resolve(self.job.job_info, self.ranks.infos, self.runner.orders())
@@ -124,7 +120,7 @@ class Reconciler:
     def _observe_results(self, now: float) -> None:
         """Passes complete results to the scheduler."""
         runner, number = self.runner, self.publication.newest_made
-        if not runner.learns or number < 0 or runner.observed.number == number:
+        if not runner.learns or number < 0 or runner.observed[0] == number:
             return
         if self.publication.made[number].revision < 0 or runner.results.missing(number):
             return
@@ -148,7 +144,7 @@ class Reconciler:
             return False
         plan_inputs = runner.plan_inputs
         if runner.watches_iteration_times:
-            read = self.reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
+            read = self._reader.read(now, self.ranks.by_rank, self.progress.iteration_s)
             publication = self.publication
             in_force = [
                 iteration._replace(turn=publication.term.turn_at(iteration.step))
@@ -184,8 +180,8 @@ class Reconciler:
             policy=runner.policy,
             revision=request.revision,
             plan_inputs=runner.plan_inputs,
-            observed=runner.observed.number,
-            observed_with=runner.observed.plan_inputs,
+            observed=runner.observed[0],
+            observed_with=runner.observed[1],
         )
         return Wanted(source, request)
 
@@ -234,7 +230,7 @@ class Reconciler:
             and publication.in_force_step is not None
             and publication.term.until <= self.progress.step
             and not publication.differs(wanted.source)
-            and not (by_policy and runner.observed.number != publication.newest_made)
+            and not (by_policy and runner.observed[0] != publication.newest_made)
         )
 
     def _check(self, wanted: Wanted, now: float) -> bool:
@@ -242,7 +238,7 @@ class Reconciler:
         try:
             asked = self.folder.read(bodies.CheckBody)
         except RecordError as error:
-            self.status.log(logging.WARNING, f"what `pfo-fs check` has asked for is left out: {error}")
+            self.log(logging.WARNING, f"what `pfo-fs check` has asked for is left out: {error}")
             return False
         if asked is None or asked.nonce == self.publication.checked[1]:
             return False
@@ -266,8 +262,10 @@ class Reconciler:
             # Measuring leaves out the first step.
             return Term(start_step + 1 + wanted.request.steps, after, turns)
         if measures:
-            steps = publication.steps_to_measure(self.job.profile_steps, self.progress.iteration_s, now)
-            return Term(start_step + steps)
+            # Enough for the window, and for planning the next schedule and sending it to the ranks. After them clocks
+            # go to their default, even if a process has died in between.
+            more = math.ceil(publication.results_take_s(now) / max(self.progress.iteration_s, 1e-3))
+            return Term(start_step + 10 * (self.job.profile_steps + 1) + more)
         return Term()
 
     def _look_for_lost_results(self, now: float) -> bool:
@@ -277,7 +275,7 @@ class Reconciler:
         """
         runner, publication, progress = self.runner, self.publication, self.progress
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)
-        if not waits or publication.number not in publication.made or runner.observed.number == publication.number:
+        if not waits or publication.number not in publication.made or runner.observed[0] == publication.number:
             return False
         since = publication.in_force_step
         if since is None and 0 < publication.term.until <= progress.step:

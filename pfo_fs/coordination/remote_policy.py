@@ -71,8 +71,9 @@ def serve(connection: Connection, limits: PolicyLimits, log_level: int, call: Po
     with suppress(OSError):
         os.nice(_NICE)
     threading.Thread(target=_end_with_daemon, daemon=True).start()
-    policy = _Policy(call)
     _limit_memory(limits.memory_bytes)
+    scheduler: FrequencyScheduler | None = None
+    asked: object = None  # the last request that was sent
     while True:
         try:
             method, args, orders = connection.recv()
@@ -80,7 +81,16 @@ def serve(connection: Connection, limits: PolicyLimits, log_level: int, call: Po
             return
         _limit_processor_time(limits.cpu_s)
         try:
-            data = pickle.dumps(("done", policy.do(method, args, orders), lines.taken()))
+            scheduler = scheduler or call.make()
+            if orders is not None:
+                scheduler.orders = orders
+            value = getattr(scheduler, method)(*args) if method else None
+            state: dict[str, object] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
+            # What is said of a request may change with the iterations.
+            if method in ("request", "assess") and (request := scheduler.request()) is not asked:
+                asked = request
+                state["_answer"] = replace(request, schedules=_bounded(request.schedules))
+            data = pickle.dumps(("done", (None if method == "request" else value, state), lines.taken()))
         except MemoryError:
             connection.send(("memory",))
             return
@@ -115,28 +125,6 @@ class _LogLines(logging.Handler):
     def taken(self) -> list[tuple[int, str]]:
         lines, self._lines = self._lines, []
         return lines
-
-
-class _Policy:
-    """The scheduler, which the first method that is called makes. `asked` is the last request that was sent."""
-
-    def __init__(self, call: PolicyCall) -> None:
-        self._call = call
-        self._scheduler: FrequencyScheduler | None = None
-        self._asked: object = None
-
-    def do(self, method: str, args: tuple[object, ...], orders: Orders | None) -> tuple[object, dict[str, object]]:
-        """Calls a method, or none; returns its result, and what has changed of the scheduler's state."""
-        scheduler = self._scheduler = self._scheduler or self._call.make()
-        if orders is not None:
-            scheduler.orders = orders
-        value = getattr(scheduler, method)(*args) if method else None
-        state: dict[str, object] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
-        if method in ("request", "assess"):  # what is said of a request may change with the iterations
-            asked = scheduler.request()
-            if asked is not self._asked:
-                self._asked, state["_answer"] = asked, replace(asked, schedules=_bounded(asked.schedules))
-        return (None if method == "request" else value), state
 
 
 def _bounded(schedules: Iterable[FrequencySchedule]) -> list[FrequencySchedule]:
@@ -308,22 +296,16 @@ class RemotePolicy(FrequencyScheduler):
         self._call(method, *args)
 
     def _call(self, method: str, *args: object) -> Any:
-        orders = self.orders if self.orders is not self._given_orders else None
-        value, state = self._exchange(method, args, orders)
-        self._given_orders = self.orders
-        vars(self).update(state)
-        return value
-
-    def _exchange(self, *asked: object) -> tuple[object, dict[str, object]]:
-        """Returns the result of a method, and what has changed of the scheduler's state.
+        """Returns the result of a method, and takes over what has changed of the scheduler's state.
 
         Raises:
             PlanError: The scheduler has raised it.
             PolicyFailed: The scheduler has raised something else, or needs more than it may have.
             PolicyLost: The process has ended, but not by a limit.
         """
+        orders = self.orders if self.orders is not self._given_orders else None
         try:
-            self._connection.send(asked)
+            self._connection.send((method, args, orders))
             if not self._connection.poll(self._limits.wall_s):
                 self.close()
                 raise PolicyFailed(f"the scheduler has not answered for {self._limits.wall_s:.0f} s. {_TO_DO}")
@@ -338,8 +320,10 @@ class RemotePolicy(FrequencyScheduler):
         if kind in ("failed", "refused"):
             text, line = content[0]
             raise PlanError(text, line=line) if kind == "refused" else PolicyFailed(text)
+        self._given_orders = self.orders
         value, state = content[0]
-        return value, state
+        vars(self).update(state)
+        return value
 
     def _memory_text(self) -> str:
         return f"the scheduler needs more than {self._limits.memory_bytes >> 20} MiB of memory for this job. {_TO_DO}"

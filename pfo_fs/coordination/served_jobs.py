@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from queue import Empty, SimpleQueue
 
-from pfo_fs.coordination.coordinator import Coordinator
+from pfo_fs.coordination.coordinator import Coordinator, LogOnce
 from pfo_fs.coordination.job_folders import Found, JobFolders
-from pfo_fs.coordination.workers import PATIENCE_S, Workers
 from pfo_fs.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -23,10 +23,77 @@ _MOST_GRACE_S = 600.0
 """No job is ended before this daemon has watched it for this time, or for a sixteenth of the time after which it counts
 as idle: after an outage of the file system, living processes write first."""
 
+PATIENCE_S = 0.05
+"""A call waits this long for a running thread before another thread takes it. Most polls take a millisecond; threads
+that run at the same time compete for the interpreter, which costs more CPU time than one after the other."""
 _EARLY = 0.25
 """When one job is due, others are polled with it up to this share of their pause early: each round costs CPU time."""
 _FOLDERS = ""
 """Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
+
+
+class Workers:
+    """Runs calls one after the other in one thread, and in more threads where calls take long.
+
+    The threads end when no call waits, and with the process at any time. The interpreter would wait for those of
+    `concurrent.futures`, but a daemon that is planning for minutes must end at once on a signal.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._taken_s = 0.0  # when a thread has taken a call last
+        self._log = LogOnce(log, time.monotonic)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is running or waiting."""
+        return bool(self._threads or self._calls)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call waits, so that `retry` is to be called after `PATIENCE_S`."""
+        return bool(self._calls)
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Runs `call` soon. It should not raise; an exception is logged."""
+        self._calls.append(call)
+        self.retry()
+
+    def retry(self) -> None:
+        """Starts a thread for calls that wait, if none runs, or none has taken a call for a while."""
+        with self._lock:
+            patient = self._threads and time.monotonic() - self._taken_s < PATIENCE_S
+            if not self._calls or patient or self._threads >= self._most:
+                return
+            try:
+                threading.Thread(target=self._run, daemon=True, name="pfo-fs-worker").start()
+            except RuntimeError as error:  # the limit of processes is reached
+                self._log.log(logging.WARNING, f"{error}; jobs wait until that works")
+                return
+            self._threads += 1
+            self._taken_s = time.monotonic()
+
+    def close(self) -> None:
+        """Drops the calls that wait; threads end with their call, or with the process."""
+        self._calls.clear()
+
+    def _run(self) -> None:
+        while (call := self._next()) is not None:
+            try:
+                call()
+            except BaseException:  # also SystemExit: one call must not end the thread that others need
+                log.exception("a poll of a job failed")
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            if not self._calls:
+                self._threads -= 1
+                return None
+            self._taken_s = time.monotonic()
+            return self._calls.popleft()
 
 
 @dataclass
@@ -39,7 +106,6 @@ class _Entry:
     due: float = -math.inf
     not_before: float = -math.inf
     polling: bool = False
-    changed: bool = False
 
 
 @dataclass
@@ -48,24 +114,20 @@ class ServedJobs:
 
     Args:
         max_idle_s: A job whose processes have done nothing for this time is ended and archived.
-        interval_s: Returns the longest time between two polls of a job that this daemon schedules; None where
-            file-system events report changes.
-        follow: Called with a job's id and whether file-system events of its folder are wanted.
+        interval_s: The longest time between two polls of a job that this daemon schedules.
         wake: Called from another thread when a poll has ended, so that `serve` is due.
     """
 
     folders: JobFolders
     _: KW_ONLY
     max_idle_s: float
-    interval_s: Callable[[], float | None]
-    follow: Callable[[str, bool], None]
+    interval_s: float
     wake: Callable[[], None]
     monotonic: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._ended: SimpleQueue[tuple[str, float | Found]] = SimpleQueue()  # polls that have ended, and their results
-        self._ended_lock = threading.Lock()
+        self._ended: deque[tuple[str, float | Found]] = deque()  # polls that have ended, and their results
         self._grace_s = min(_MOST_GRACE_S, self.max_idle_s / 16)
         self._workers = Workers(MOST_THREADS)
         self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
@@ -78,25 +140,16 @@ class ServedJobs:
         """Whether a poll is running."""
         return self._workers.busy or self._folders_worker.busy
 
-    def changed(self, job_ids: Iterable[str]) -> None:
-        """Makes jobs due whose folders may have changed."""
-        for job_id in job_ids:
-            entry = self._entries.get(job_id)
-            if entry is None:
-                self._folders_changed = True
-                self._folders_due = -math.inf
-            else:
-                entry.due = entry.not_before = -math.inf
-                entry.changed = True
+    def list_soon(self) -> None:
+        """Makes the poll of `jobs/` due, where something may be new."""
+        self._folders_changed = True
+        self._folders_due = -math.inf
 
     def serve(self) -> float:
         """Uses the results of ended polls, and starts the polls that are due; returns s until the next one is due."""
         now = self.monotonic()
-        while True:
-            try:
-                job_id, outcome = self._ended.get_nowait()
-            except Empty:
-                break
+        while self._ended:
+            job_id, outcome = self._ended.popleft()
             if isinstance(outcome, Found):
                 self._take_over(outcome, now)
             elif job_id in self._entries:
@@ -133,14 +186,14 @@ class ServedJobs:
     # ---- in the threads
 
     def _poll_folders(self, list_now: bool) -> None:
-        outcome = Found(again_in_s=AFTER_FAILURE_S)
+        outcome = Found()
         try:
             outcome = self.folders.poll(list_now=list_now)
         except StoreError as error:
             log.debug("jobs/ cannot be listed: %s", error.args[-1])  # the heartbeat also fails, and that is logged
-            outcome = Found()
         finally:
-            self._put_ended(_FOLDERS, outcome)
+            self._ended.append((_FOLDERS, outcome))
+            self.wake()
 
     def _poll_job(self, job_id: str, entry: _Entry) -> None:
         coordinator, delay_s = entry.coordinator, AFTER_FAILURE_S
@@ -157,19 +210,13 @@ class ServedJobs:
         except StoreError as error:
             log.warning("job %s: %s", job_id, error.args[-1])
         finally:
-            self._put_ended(job_id, delay_s)
-
-    def _put_ended(self, job_id: str, outcome: float | Found) -> None:
-        with self._ended_lock:
-            self._ended.put((job_id, outcome))
-            is_first = self._ended.qsize() == 1
-        if is_first:  # otherwise the loop has been woken already, and has not used the results yet
+            self._ended.append((job_id, delay_s))
             self.wake()
 
     # ---- in the loop
 
     def _start_poll(self, job_id: str, entry: _Entry) -> None:
-        entry.polling, entry.changed = True, False
+        entry.polling = True
         self._workers.start(lambda: self._poll_job(job_id, entry))
 
     def _take_over(self, found: Found, now: float) -> None:
@@ -181,7 +228,6 @@ class ServedJobs:
             entry = self._entries.pop(job_id, None)
             if entry is not None:
                 log.warning("job %s: its folder has been removed", job_id)
-                self.follow(job_id, False)
                 entry.coordinator.close()
 
     def _poll_ended(self, job_id: str, entry: _Entry, delay_s: float, now: float) -> None:
@@ -189,14 +235,11 @@ class ServedJobs:
         entry.polling = False
         if coordinator.state == "ended" or delay_s < 0:
             del self._entries[job_id]
-            self.follow(job_id, False)
             coordinator.close()
             if delay_s >= 0:
                 self.folders.over(job_id, now + self.max_idle_s)
             return
-        interval_s = self.interval_s()
-        if coordinator.is_mine and interval_s is not None and not coordinator.is_calm:
-            delay_s = min(delay_s, interval_s)
-        entry.due = -math.inf if entry.changed else now + delay_s
+        if coordinator.is_mine and not coordinator.is_calm:
+            delay_s = min(delay_s, self.interval_s)
+        entry.due = now + delay_s
         entry.not_before = entry.due - _EARLY * delay_s
-        self.follow(job_id, not coordinator.is_quiet)

@@ -32,43 +32,6 @@ Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
 Problem: TypeAlias = tuple[int | None, str]
 
 
-class SettledFile:
-    """Follows the content of one file: when it has stopped changing, and when it is gone.
-
-    `content` is what was read last, with its hash; None before that, and once the file is gone.
-    """
-
-    def __init__(self) -> None:
-        self.content: bytes | None = None
-        self.sha256 = ""
-        self._unchanged_since = 0.0
-        self._absent_since: float | None = None
-        self._absences = 0
-
-    @property
-    def may_be_gone(self) -> bool:
-        """Whether listings lack the file, but not for long enough yet."""
-        return self._absent_since is not None
-
-    def seen(self, content: bytes, now: float) -> bool:
-        """Notes the content; returns whether it has stopped changing."""
-        self._absent_since, self._absences = None, 0
-        if content != self.content:
-            self.content, self._unchanged_since = content, now
-            self.sha256 = hashlib.sha256(content).hexdigest()
-            return False
-        return now - self._unchanged_since >= SETTLE_S
-
-    def absent(self, now: float) -> bool:
-        """Notes a listing without the file; returns whether the file is gone."""
-        self._absent_since = now if self._absent_since is None else self._absent_since
-        self._absences += 1
-        if self._absences < GONE_AFTER_LISTINGS or now - self._absent_since < GONE_AFTER_S:
-            return False
-        self.content, self._absent_since, self._absences = None, None, 0
-        return True
-
-
 @dataclass
 class YamlOverride:
     """Follows one job's `schedule.yaml`.
@@ -97,7 +60,11 @@ class YamlOverride:
         self.term = Term()
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
-        self._file = SettledFile()
+        self._content: bytes | None = None  # as it was read last; None before that, and once the file is gone
+        self._sha256 = ""  # its hash
+        self._unchanged_since = 0.0
+        self._absent_since: float | None = None  # since when listings lack the file
+        self._absences = 0
         self._is_refused = False
         self._decided = ""  # the hash of the content that has been accepted or rejected
         self._written = ""  # the status that was written last
@@ -110,7 +77,7 @@ class YamlOverride:
     @property
     def unsettled(self) -> bool:
         """Whether something is still to be decided, so that the next poll should be soon."""
-        return self._file.may_be_gone or (self._file.content is not None and self._decided != self._file.sha256)
+        return self._absent_since is not None or (self._content is not None and self._decided != self._sha256)
 
     def poll(self, present: bool, now: float, resolve: Resolve, first_step: int) -> None:
         """Reads the file, and accepts, rejects or removes it.
@@ -123,8 +90,15 @@ class YamlOverride:
         """
         if not present:
             has_effect = self.active or self.target is not None or self.straggler is not None or bool(self.problem)
-            if (has_effect or self._file.content is not None) and self._file.absent(now):
-                self._remove()
+            if has_effect or self._content is not None:
+                self._absent_since = now if self._absent_since is None else self._absent_since
+                self._absences += 1
+                if self._absences >= GONE_AFTER_LISTINGS and now - self._absent_since >= GONE_AFTER_S:
+                    log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
+                    self._content, self._absent_since, self._absences = None, None, 0
+                    self.accepted_sha256 = self.problem = self._decided = self._before = ""
+                    self.schedules = self.target = self.straggler = None
+                    self._write_status("removed", "")
             return
         try:
             content = self.folder.read_file(layout.YAML)
@@ -140,19 +114,16 @@ class YamlOverride:
             return  # listed, but not there: an editor is replacing it
         if self._is_refused:  # it can be read again: the same content is decided anew, which ends the problem
             self._is_refused, self._decided = False, ""
-        if self._file.seen(content, now) and self._decided != self._file.sha256:
+        self._absent_since, self._absences = None, 0
+        if content != self._content:
+            self._content, self._unchanged_since = content, now
+            self._sha256 = hashlib.sha256(content).hexdigest()
+        elif now - self._unchanged_since >= SETTLE_S and self._decided != self._sha256:
             self._decide(content, resolve, first_step)
-
-    def _remove(self) -> None:
-        log.info("job %s: schedule.yaml was removed; the scheduler decides again", self.folder.job_id)
-        self.accepted_sha256, self.schedules, self.problem = "", None, ""
-        self.target = self.straggler = None
-        self._decided = self._before = ""
-        self._write_status("removed", "")
 
     def _decide(self, content: bytes, resolve: Resolve, first_step: int) -> None:
         """Accepts or rejects content that has stopped changing; waits while the instruction order is not known."""
-        sha256 = self._file.sha256
+        sha256 = self._sha256
         try:
             document = parse_schedule_yaml(content)
             document.check_straggler(self.pipelines)
@@ -178,13 +149,13 @@ class YamlOverride:
         self._write_status("accepted" if document.has_clocks else "accepted, the scheduler applies it", sha256)
 
     def _reject(self, problems: list[Problem]) -> None:
-        self._decided = self._file.sha256
+        self._decided = self._sha256
         line, reason = problems[0]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         self.problem = (f"line {line}: {reason}" if line else reason) + more
         for line, reason in problems:
             log.warning("job %s: schedule.yaml%s: %s", self.folder.job_id, f" line {line}" if line else "", reason)
-        self._write_status("rejected", self._file.sha256, problems)
+        self._write_status("rejected", self._sha256, problems)
 
     def report_published(self, number: int, start_step: int, *, in_force: bool) -> None:
         """Completes the status: the accepted YAML is schedule `number`; `in_force`: rank 0 follows it."""
@@ -203,8 +174,8 @@ class YamlOverride:
     def report_applied(self, number: int, start_step: int) -> None:
         """Completes the status: the scheduler has made schedule `number` for the target or the straggler."""
         asked_for = self.target is not None or self.straggler is not None
-        if asked_for and self._file.sha256 and self._decided == self._file.sha256 and not self.problem:
-            self._write_status("applied by the scheduler", self._file.sha256, published=(number, start_step))
+        if asked_for and self._sha256 and self._decided == self._sha256 and not self.problem:
+            self._write_status("applied by the scheduler", self._sha256, published=(number, start_step))
 
     def _write_status(
         self, state: str, sha256: str, problems: Sequence[Problem] = (), published: tuple[int, int] | None = None

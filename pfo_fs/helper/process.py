@@ -75,7 +75,7 @@ class CoordinatorThread:
                 if applied is not None:
                     coordinator.applied(applied.number, applied.step)
                 pause_s = min(coordinator.poll(), _LONGEST_PAUSE_S)
-                self._post(e.CoordinatorAlive(coordinator.lease.lease_s))
+                self._post(e.CoordinatorAlive(coordinator.lease[0]))
 
     def _new(self, action: e.StartCoordinator) -> Coordinator | None:
         try:

@@ -7,7 +7,7 @@ Every call on it may raise `StoreError` where the directory refuses, `StoreUnava
 from pfo_fs.store import layout
 from pfo_fs.store.directory import SharedDirectory
 from pfo_fs.store.file_reader import TEMP_PREFIX
-from pfo_fs.store.file_systems import LOCAL_TYPES, NO_HARD_LINKS, Mount, filesystem_type, is_local, mount_of
+from pfo_fs.store.file_systems import LOCAL_TYPES, NO_HARD_LINKS, Mount, is_local, mount_of
 from pfo_fs.store.fs import Files
 from pfo_fs.store.job_folder import JobFolder
 from pfo_fs.store.off_switch import OffSwitch, SwitchedOff
@@ -32,7 +32,6 @@ __all__ = [
     "Watcher",
     "decode",
     "encode",
-    "filesystem_type",
     "is_local",
     "layout",
     "load_dump",

@@ -44,12 +44,11 @@ from pfo_fs.turns import ALL, MOST_TURNS, ROUND, Term
 MOST_CHECKED = 2048
 """Steps of one check: a rank's result of them has some megabytes. It saves half of what it would save meanwhile."""
 RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
-"""Random letters and digits; they are compared, never shown."""
+"""Letters and digits, random or a hash; they are compared, never shown."""
 ProcessId = Annotated[int, Field(ge=0, le=2**31)]
 PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12}\.json$")]
 RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
 WhoFollows = Annotated[int, Field(ge=0, le=ALL)]
-Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 
 
 def plain_json(value: dict[str, object]) -> dict[str, object]:
@@ -157,7 +156,7 @@ class Source(_Body):
 
     kind: Literal["scheduler", "yaml"]
     revision: ScheduleNumberOrNone = -1
-    sha256: Sha256 = ""
+    sha256: RandomId = ""
     policy: ShortText = ""
     plan_inputs: PlanInputs = PlanInputs()
     observed: ScheduleNumberOrNone = -1

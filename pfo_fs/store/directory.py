@@ -165,11 +165,12 @@ class SharedDirectory(RecordFolder):
         """Returns the names of all jobs that are not archived, oldest first, except those in `known`."""
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
-    def newest_job_ids(self, known: Container[str] = ()) -> list[str]:
+    def newest_job_ids(self) -> list[str]:
         """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last."""
         tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d-%H-%M-%S")
-        ids = self.job_ids(known)
-        return sorted(ids, key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True)
+        return sorted(
+            self.job_ids(), key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True
+        )
 
     def archived_job_ids(self) -> list[str]:
         """Returns the names of all archived jobs, oldest first."""

@@ -16,20 +16,33 @@ import random
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.store.file_systems import OPERATOR, TRANSIENT, SystemCalls, is_local
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Reader = TypeVar("Reader", bound="FileReader")
 
 TEMP_PREFIX = ".pfo-"
 """The names of unfinished files begin with this; listings leave them out."""
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.004
+
+
+def by_path(once: Callable[Concatenate[Reader, str, P], T]) -> Callable[Concatenate[Reader, str, P], T]:
+    """Lets a method on what is at a path be called again after an error that may pass."""
+
+    @wraps(once)
+    def call(self: Reader, path: str, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._retry(path, lambda: once(self, path, *args, **options))
+
+    return call
 
 
 class FileReader:
@@ -78,10 +91,13 @@ class FileReader:
             text = f"{self.root}: all users of the host may write there, so any of them could plant a schedule"
             raise StoreError(errno.EPERM, f"{text}; {advice} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
+        # Of what is made here; files are replaced, never written into.
+        self._file_mode, self._folder_mode = (0o640, 0o2770) if self.shared_with_group else (0o600, 0o700)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
         self._names_users = users is not None
 
+    @by_path
     def read(self, path: str, limit: int) -> bytes | None:
         """Returns the content of a file, None when there is none now.
 
@@ -89,10 +105,10 @@ class FileReader:
             StoreError: The file is larger than `limit` bytes, not a plain file, or of a user who is not trusted here.
             StoreUnavailable: The file system gave no stable answer.
         """
-        return self._retry(path, lambda: self._read_once(path, limit))
+        return self._read_once(path, limit)
 
     def _read_once(self, path: str, limit: int) -> bytes | None:
-        with self._parent(path) as (folder, name):
+        with self.parent(path) as (folder, name):
             if folder is None:
                 return None
             try:
@@ -134,51 +150,40 @@ class FileReader:
     def _trusts(self, uid: int) -> bool:
         return (self.shared_with_group and not self._names_users) or uid in self._trusted_uids
 
+    @by_path
     def foreign_owner(self, path: str) -> int | None:
         """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
 
         Also None if the folder is not there now. Without `users`, files tell by their own owners.
         """
-
-        def once() -> int | None:
-            with self._folder(path) as folder:
-                owner = None if folder is None else self.calls.fstat(folder).st_uid
-            return None if owner is None or self._trusts(owner) else owner
-
-        return self._retry(path, once) if self._names_users else None
+        if not self._names_users:
+            return None
+        with self._folder(path) as folder:
+            owner = None if folder is None else self.calls.fstat(folder).st_uid
+        return None if owner is None or self._trusts(owner) else owner
 
     def names(self, path: str = "") -> list[str]:
         """Lists a folder, sorted, without unfinished files; a folder that is not there now is empty."""
         return self.names_if_there(path) or []
 
+    @by_path
     def names_if_there(self, path: str) -> list[str] | None:
         """Does the same as `names`, but returns None if the folder is not there now."""
+        listed = self._listing(path)
+        return None if listed is None else sorted(name for name in listed if not name.startswith(TEMP_PREFIX))
 
-        def once() -> list[str] | None:
-            listed = self._listing(path)
-            return None if listed is None else sorted(name for name in listed if not name.startswith(TEMP_PREFIX))
-
-        return self._retry(path, once)
-
+    @by_path
     def all_names(self, path: str) -> list[str]:
         """Lists a folder with unfinished files; a folder that is not there now is empty."""
-        return self._retry(path, lambda: self._listing(path)) or []
+        return self._listing(path) or []
 
+    @by_path
     def changed_s(self, path: str) -> float:
         """Returns when a file or folder has changed last, by the file system's own clock; -inf if it is not there."""
-
-        def once() -> float:
-            with self._parent(path) as (folder, name), suppress(FileNotFoundError):
-                if folder is not None:
-                    return self.calls.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-            return -math.inf
-
-        return self._retry(path, once)
-
-    def parent_of(self, path: str) -> AbstractContextManager[tuple[int | None, str]]:
-        """Returns a descriptor of the folder of a file, None if it is not there now, and the file's name in it."""
-        self._check_path(path)
-        return self._parent(path)
+        with self.parent(path) as (folder, name), suppress(FileNotFoundError):
+            if folder is not None:
+                return self.calls.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+        return -math.inf
 
     # ---- the way to a file
 
@@ -224,7 +229,8 @@ class FileReader:
             self.calls.close(fd)
 
     @contextmanager
-    def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
+    def parent(self, path: str) -> Iterator[tuple[int | None, str]]:
+        """Opens a descriptor of the folder of a file, None if it is not there now; yields also the file's name."""
         folder, _, name = path.rpartition("/")
         if not name:
             raise StoreError(errno.EINVAL, f"{path!r} does not name a file")
@@ -233,12 +239,13 @@ class FileReader:
 
     @contextmanager
     def _existing_parent(self, path: str) -> Iterator[tuple[int, str]]:
-        with self._parent(path) as (fd, name):
+        with self.parent(path) as (fd, name):
             if fd is None:
                 raise OSError(errno.ENOENT, "the folder is not there")
             yield fd, name
 
-    def _check_path(self, path: str) -> None:
+    def check_path(self, path: str) -> None:
+        """Raises `StoreError` if a path does not lie below the root, or cannot be one."""
         try:
             is_path = b"\0" not in os.fsencode(path)
         except UnicodeEncodeError:
@@ -247,7 +254,7 @@ class FileReader:
             raise StoreError(errno.EINVAL, f"{path!r} is not a path below {self.root}")
 
     def _retry(self, path: str, once: Callable[[], T]) -> T:
-        self._check_path(path)
+        self.check_path(path)
         pause_s = _FIRST_PAUSE_S
         for attempt in range(1, _ATTEMPTS + 1):
             try:

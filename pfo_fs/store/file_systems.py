@@ -101,11 +101,6 @@ def mount_of(real_path: str, mountinfo: str | None = None) -> Mount:
     return best
 
 
-def filesystem_type(path: str | os.PathLike[str], mountinfo: str | None = None) -> str:
-    """Returns the type of the file system that holds `path`, as the kernel names it (`nfs4`, `lustre`, `ext4`)."""
-    return mount_of(os.path.realpath(path), mountinfo).kind
-
-
 def is_local(path: str | os.PathLike[str]) -> bool:
     """Returns whether all changes below `path` are made by this host."""
-    return filesystem_type(path) in LOCAL_TYPES
+    return mount_of(os.path.realpath(path)).kind in LOCAL_TYPES

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pfo_fs.errors import AlreadyClaimed, StoreError
-from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader
+from pfo_fs.store.file_reader import TEMP_PREFIX, FileReader, by_path
 from pfo_fs.store.file_systems import FULL, NO_HARD_LINKS, NO_MODES
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CLAIM_PREFIX = f"{TEMP_PREFIX}claim-"
 _STALE_AFTER_S = 3600.0
 """A temporary file this old belongs to a process that has died: none is written for longer than some seconds."""
@@ -28,14 +29,7 @@ _STALE_AFTER_S = 3600.0
 class Files(FileReader):
     """File primitives below one root folder; arguments and errors of the constructor as in `FileReader`."""
 
-    @property
-    def _file_mode(self) -> int:
-        return 0o640 if self.shared_with_group else 0o600  # files are replaced, never written into
-
-    @property
-    def _folder_mode(self) -> int:
-        return 0o2770 if self.shared_with_group else 0o700
-
+    @by_path
     def publish(self, path: str, data: bytes) -> None:
         """Writes `data` to `path`, whole or not at all, replacing a file there; only the file's one writer may call it.
 
@@ -43,36 +37,29 @@ class Files(FileReader):
             StoreError: No space, no permission, read-only; the old content stays.
             StoreUnavailable: The file system gave no answer; the old content stays, or the new one is in place.
         """
+        with self._existing_parent(path) as (folder, name), self._complete_file(folder, data) as temp:
+            self.calls.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-        def once() -> None:
-            with self._existing_parent(path) as (folder, name), self._complete_file(folder, data) as temp:
-                self.calls.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-        self._retry(path, once)
-
+    @by_path
     def claim(self, path: str, data: bytes) -> bool:
         """Creates `path` with `data` if it is not there; returns True if the file has exactly this data.
 
         The name appears with its whole content, by a hard link of a finished private file. After an error that leaves
         open whether the link exists, the name is read back.
         """
-
-        def once() -> bool:
-            with self._existing_parent(path) as (folder, name), self._complete_file(folder, data) as temp:
-                try:
-                    self.calls.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        with self._existing_parent(path) as (folder, name), self._complete_file(folder, data) as temp:
+            try:
+                self.calls.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                self._drop(temp, folder)
+            except OSError as error:
+                present = self._read_once(path, max(len(data), 1 << 22))
+                if present is not None:
                     self._drop(temp, folder)
-                except OSError as error:
-                    present = self._read_once(path, max(len(data), 1 << 22))
-                    if present is not None:
-                        self._drop(temp, folder)
-                        return present == data
-                    if error.errno in NO_HARD_LINKS:
-                        return self._claim_without_links(folder, temp, name, path, data)
-                    raise
-            return True
-
-        return self._retry(path, once)
+                    return present == data
+                if error.errno in NO_HARD_LINKS:
+                    return self._claim_without_links(folder, temp, name, path, data)
+                raise
+        return True
 
     def claim_each(self, folder: str, names: Sequence[str], data: bytes) -> list[str]:
         """Claims several names in a folder for the same data; returns those that have another content.
@@ -80,20 +67,20 @@ class Files(FileReader):
         Where there are hard links, all names are names of one file: that costs one call for each name, where a file of
         its own costs several, and the file is synced once. After an error, some of the names may be claimed.
         """
-
-        def once() -> list[str]:
-            with self._existing_parent(f"{folder}/{names[0]}") as (fd, _), self._complete_file(fd, data) as temp:
-                left = []
-                for name in names:
-                    try:
-                        self.calls.link(temp, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
-                    except OSError:
-                        left.append(name)
-                self._drop(temp, fd)
-                return left
-
-        left = self._retry(f"{folder}/{names[0]}", once)
+        left = self._link_each(f"{folder}/{names[0]}", names, data)
         return [name for name in left if not self.claim(f"{folder}/{name}", data)]
+
+    @by_path
+    def _link_each(self, path: str, names: Sequence[str], data: bytes) -> list[str]:
+        left = []
+        with self._existing_parent(path) as (folder, _), self._complete_file(folder, data) as temp:
+            for name in names:
+                try:
+                    self.calls.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                except OSError:
+                    left.append(name)
+            self._drop(temp, folder)
+        return left
 
     def _claim_without_links(self, folder: int, temp: str, name: str, path: str, data: bytes) -> bool:
         """Claims without hard links: the process that renames its folder to `.pfo-claim-NAME` owns NAME.
@@ -120,82 +107,67 @@ class Files(FileReader):
             self.calls.replace(finished, name, src_dir_fd=folder, dst_dir_fd=folder)
         return content == data
 
+    @by_path
     def make_name(self, path: str) -> None:
         """Makes an empty file, if the name is free: a full file system may have room for that."""
+        with self._existing_parent(path) as (folder, name), suppress(FileExistsError):
+            self.calls.close(self.calls.open(name, _NEW, self._file_mode, dir_fd=folder))
 
-        def once() -> None:
-            with self._existing_parent(path) as (folder, name), suppress(FileExistsError):
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self.calls.close(self.calls.open(name, flags, self._file_mode, dir_fd=folder))
-
-        self._retry(path, once)
-
+    @by_path
     def open_lock(self, path: str) -> int:
         """Returns a descriptor of a file that only serves as a lock, made if it is not there; the caller closes it.
 
         As everywhere, no link is followed on the way and none in its place, and what is there already stays as it is.
         """
+        with self._existing_parent(path) as (folder, name):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = self.calls.open(name, flags, self._file_mode, dir_fd=folder)
+            if stat.S_ISREG(self.calls.fstat(fd).st_mode):
+                return fd
+            self.calls.close(fd)
+            raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
 
-        def once() -> int:
-            with self._existing_parent(path) as (folder, name):
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-                fd = self.calls.open(name, flags, self._file_mode, dir_fd=folder)
-                if stat.S_ISREG(self.calls.fstat(fd).st_mode):
-                    return fd
-                self.calls.close(fd)
-                raise StoreError(errno.EINVAL, f"{self.root / path}: not a plain file")
-
-        return self._retry(path, once)
-
+    @by_path
     def make_folder(self, path: str) -> bool:
         """Makes a folder whose parent exists; False if it was there already.
 
         If this user's process died while it made the folder, the group may not have its permissions yet: this call
         gives them.
         """
+        with self._existing_parent(path) as (folder, name):
+            try:
+                self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
+            except FileExistsError:
+                return False
+            finally:
+                self._share_folder(folder, name)
+        return True
 
-        def once() -> bool:
-            with self._existing_parent(path) as (folder, name):
-                try:
-                    self.calls.mkdir(name, self._folder_mode, dir_fd=folder)
-                except FileExistsError:
-                    return False
-                finally:
-                    self._share_folder(folder, name)
-            return True
-
-        return self._retry(path, once)
-
+    @by_path
     def remove(self, path: str) -> None:
         """Removes a file if it is there."""
+        with self.parent(path) as (folder, name):
+            if folder is not None:
+                with suppress(FileNotFoundError):
+                    self.calls.unlink(name, dir_fd=folder)
 
-        def once() -> None:
-            with self._parent(path) as (folder, name):
-                if folder is not None:
-                    with suppress(FileNotFoundError):
-                        self.calls.unlink(name, dir_fd=folder)
-
-        self._retry(path, once)
-
+    @by_path
     def move(self, path: str, target: str) -> None:
         """Renames a folder to a name that must be free, or a file, which replaces another file.
 
         Raises:
             AlreadyClaimed: `target` exists.
         """
+        self.check_path(target)
+        with self._existing_parent(path) as (source, name), self._existing_parent(target) as (sink, new_name):
+            try:
+                self.calls.rename(name, new_name, src_dir_fd=source, dst_dir_fd=sink)
+            except OSError as error:
+                if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise AlreadyClaimed(error.errno, f"{self.root / target} exists already") from error
+                raise
 
-        def once() -> None:
-            self._check_path(target)
-            with self._existing_parent(path) as (source, name), self._existing_parent(target) as (sink, new_name):
-                try:
-                    self.calls.rename(name, new_name, src_dir_fd=source, dst_dir_fd=sink)
-                except OSError as error:
-                    if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                        raise AlreadyClaimed(error.errno, f"{self.root / target} exists already") from error
-                    raise
-
-        self._retry(path, once)
-
+    @by_path
     def remove_stale_temporaries(self, path: str, *, older_than_s: float = _STALE_AFTER_S, most: int = 1000) -> int:
         """Removes unfinished files that dead writers have left in a folder; returns how many.
 
@@ -203,26 +175,19 @@ class Files(FileReader):
 
         Younger ones stay, because their writers may be running, and those in folders below it; `most` are checked.
         """
+        with self._folder(path) as folder:
+            listed = self._listing(path) or []
+            found = [name for name in listed if name.startswith(TEMP_PREFIX) and name.endswith((".tmp", ".tmp.d"))]
+            if folder is None or not found:
+                return 0
+            now_s = self._now_s(folder)
+            return sum(self._drop_if_older(name, folder, now_s - older_than_s) for name in found[:most])
 
-        def once() -> int:
-            with self._folder(path) as folder:
-                listed = self._listing(path) or []
-                found = [name for name in listed if name.startswith(TEMP_PREFIX) and name.endswith((".tmp", ".tmp.d"))]
-                if folder is None or not found:
-                    return 0
-                now_s = self._now_s(folder)
-                return sum(self._drop_if_older(name, folder, now_s - older_than_s) for name in found[:most])
-
-        return self._retry(path, once)
-
-    def now_s(self) -> float:
-        """Returns the time of the file system's own clock: that of a file, or a full one's folder, changed now."""
-
-        def once() -> float:
-            with self._existing_parent("x") as (folder, _):
-                return self._now_s(folder)
-
-        return self._retry("x", once)
+    @by_path
+    def now_s(self, path: str) -> float:
+        """Returns the time of the file system's own clock: that of a file made now in a folder, or a full folder's."""
+        with self._existing_parent(f"{path}/x") as (folder, _):
+            return self._now_s(folder)
 
     def _now_s(self, folder: int) -> float:
         try:
@@ -253,8 +218,7 @@ class Files(FileReader):
     def _complete_file(self, folder: int, data: bytes) -> Iterator[str]:
         """Makes a private file with `data` written, synced and closed without error; removes it on any error."""
         temp = _temporary()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = self.calls.open(temp, flags, self._file_mode, dir_fd=folder)
+        fd = self.calls.open(temp, _NEW, self._file_mode, dir_fd=folder)
         try:
             try:
                 view = memoryview(data)

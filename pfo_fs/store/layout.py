@@ -1,36 +1,19 @@
-"""Every path of the shared directory with its writer, and how much of a file is read. No other module has paths.
+"""Every path of the shared directory, and how much of a file is read. No other module has paths.
 
-`RECORDS` says the same of the records to programs.
+`RECORDS` says where each kind of record lies, and `bodies.py` what it holds and who writes it. Other names:
 
 <shared_dir>/
-  directory.json                  the process that made the directory, once: a random id that hosts compare
   site.yaml                       the site's operator (optional, read-only for pfo-fs): what jobs may do
   off/all, off/<job_id>           `pfo-fs off`, or a user by hand: while the name is there, this job, or all
                                   of them, are at default clocks
-  daemon.json                     the leading daemon, replaced
-  leaders/<generation>.json       one per change of leader, once
-  archive/<job_id>/               jobs that have ended
   doctor/                         while `pfo-fs doctor --peer` runs on several hosts
-  jobs/<job_id>/
-    job.json                      rank 0, once, after the folders below are there
-    coordinator.json              the process that schedules this job, once: a daemon, or rank 0 itself
-    ranks/<rank>.json             a host's helper, once: the ranks of the host that register together, one file with
-                                  a name for each of them; .<rank>.lock beside it
-    order/<rank>.json             that rank: the instructions of its steps
-    current.json                  the coordinator, replaced: number in force, state, message for the status
-    sched/<number>/<plan>.json    the coordinator, once: a plan of all ranks that follow it
-    sched/<number>/index.json     the coordinator, once, after the plans: commits schedule <number>
-    sched/<number>/<rank>.json    the coordinator, after the index: the plan of this rank, for users
-    prof/<number>/<rank>.json     a host's helper, once: what the host's ranks measured under schedule <number>, named
-                                  after the first of them
-    progress/<rank>.json          one helper process per host, replaced, rarely
-    iteration_times/<rank>.json   one helper process per host, replaced: time of a pipeline's iterations
-    model.json                    the coordinator, replaced: what the scheduler plans with
+  archive/<job_id>/               jobs that have ended, as in jobs/
+  jobs/<job_id>/                  all folders of it are there before job.json
+    ranks/.<rank>.lock            held while ranks/<rank>.json is written
+    sched/<number>/<rank>.json    the coordinator, after the index: another name of this rank's plan, for users
     profile.csv                   the coordinator, replaced: what the job has measured, for `pfo-fs plan` and reports
-    check.json                    `pfo-fs check`, once, until the coordinator has begun: measure the schedule in force
     schedule.yaml                 a user (optional, read-only for pfo-fs)
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
-    end.json                      rank 0, or the daemon when the job is given up, once
 """
 
 from __future__ import annotations
@@ -132,7 +115,6 @@ OF_JOBS = {file.path.split("/")[0] for file in RECORDS.values()} | {*FILES, YAML
 """Names in a job's folder. A folder without a job that holds another one is not of pfo-fs, and stays: the shared
 directory may be the folder of a project, which has its own `jobs/`."""
 
-_NUMBERED = re.compile(r"(0|[1-9]\d{0,8})\.json")
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _LARGEST_GAP = 1000
 """Numbers have gaps where coordinators have died; a larger one was planted to keep a daemon from going on."""
@@ -153,9 +135,9 @@ def rank_lock(rank: int) -> str:
     return f"{RANKS}/.{rank}.lock"
 
 
-def schedule(number: int, name: str = "") -> str:
-    """The folder of a schedule, or a file in it."""
-    return f"{SCHEDULES}/{number}/{name}" if name else f"{SCHEDULES}/{number}"
+def schedule(number: int) -> str:
+    """The folder of a schedule."""
+    return f"{SCHEDULES}/{number}"
 
 
 def results(number: int) -> str:
@@ -163,14 +145,10 @@ def results(number: int) -> str:
     return f"{RESULTS}/{number}"
 
 
-def numbered_files(names: Iterable[str]) -> list[int]:
-    """Returns n of every `<n>.json`, ascending; other names are left out."""
-    return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, names) if found)
-
-
-def numbered_folders(names: Iterable[str]) -> list[int]:
-    """Returns every name that is a number, ascending."""
-    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+def numbers(names: Iterable[str], suffix: str = "") -> list[int]:
+    """Returns n of every name that is n and the suffix, ascending; other names are left out."""
+    found = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(number) for number in found if _NUMBER.fullmatch(number))
 
 
 def without_jumps(numbers: Iterable[int]) -> list[int]:

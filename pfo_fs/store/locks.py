@@ -50,7 +50,12 @@ def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator
 
     _hanging[:] = [thread for thread in _hanging if thread.is_alive()]
     thread = threading.Thread(target=hold, daemon=True, name="pfo-fs-lock")
-    if _hanging or not _starts(thread):
+    try:
+        if not _hanging:
+            thread.start()
+    except RuntimeError as error:  # the limit of processes is reached
+        log.debug("no lock: %s", error)
+    if thread.ident is None:
         yield False
         return
     if not answered.wait(timeout_s + ANSWERS_WITHIN_S):
@@ -64,14 +69,6 @@ def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator
             thread.join(ANSWERS_WITHIN_S)
             if thread.is_alive():
                 _hanging.append(thread)
-
-
-def _starts(thread: threading.Thread) -> bool:
-    try:
-        thread.start()
-    except RuntimeError:  # the limit of processes is reached
-        return False
-    return True
 
 
 def _acquired(files: Files, path: str, deadline_s: float) -> int | None:

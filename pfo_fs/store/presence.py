@@ -10,8 +10,7 @@ whatever inode numbers say: some file systems (SMB, rclone, other FUSE) give a f
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from pfo_fs.errors import RecordError
 from pfo_fs.store import layout
@@ -20,18 +19,14 @@ from pfo_fs.store.file_systems import mount_of
 from pfo_fs.store.fs import Files
 
 
-class _Place(NamedTuple):
-    path: str
-    device: int
-    inode: int
-
-
 @dataclass
 class Presence:
-    """The folders from the shared directory upwards, to the top of its mount, as they were while all was well."""
+    """Where the shared directory lay, and the top of its mount, while all was well."""
 
     files: Files
-    _places: list[_Place] | None = None
+    _path: str = ""  # empty: it was never seen
+    _top: str = ""
+    _inodes: dict[str, tuple[int, int]] = field(default_factory=dict)
     _id: str = ""
 
     def remember(self) -> None:
@@ -42,45 +37,38 @@ class Presence:
         """
         path = os.path.realpath(self.files.root)
         top = mount_of(path).point or path
-        places: list[_Place] = []
-        while True:
-            status = self.files.calls.stat(path)
-            if places and status.st_dev != places[0].device:
-                break
-            places.append(_Place(path, status.st_dev, status.st_ino))
-            if path in (top, "/"):
-                break
-            path = os.path.dirname(path)
-        self._places, self._id = places, self._directory_id()
+        self._inodes = {place: _inode(self.files.calls.stat(place)) for place in (path, top)}
+        self._path, self._top, self._id = path, top, self._directory_id()
 
     def why_gone(self, job_id: str) -> str:
         """Returns what was removed, the directory or the folder of a running job; empty if nothing was, or who knows.
 
         The caller asks again after some seconds before it believes that, because one listing may be old.
         """
-        if self._places is None:
+        if not self._path:
             return ""
         try:
-            below = ""
-            for place in self._places:
+            path, below = self._path, ""
+            while True:
                 try:
-                    status = self.files.calls.stat(place.path)
+                    found = _inode(self.files.calls.stat(path))
+                    break
                 except FileNotFoundError:
-                    below = place.path
-                    continue
-                is_same = (status.st_dev, status.st_ino) == (place.device, place.inode)
-                # At a mount point, another folder shows that the file system is not mounted.
-                is_mounted = is_same or (status.st_dev == place.device and place is not self._places[-1])
-                if below:
-                    gone = is_mounted and os.path.basename(below) not in self._names(place.path)
-                    return f"{self.files.root} was removed" if gone else ""
-                gone_content = self._content_gone(job_id)
-                if not gone_content or is_same or (self._id and self._directory_id() == self._id):
-                    return gone_content
-                return f"{self.files.root} was replaced" if is_mounted else ""
+                    if path in (self._top, "/"):
+                        return ""
+                    path, below = os.path.dirname(path), path
+            is_same = found == self._inodes.get(path)
+            # At a mount point, another folder shows that the file system is not mounted.
+            is_mounted = is_same or (found[0] == self._inodes[self._path][0] and path != self._top)
+            if below:
+                gone = is_mounted and os.path.basename(below) not in self._names(path)
+                return f"{self.files.root} was removed" if gone else ""
+            gone_content = self._content_gone(job_id)
+            if not gone_content or is_same or (self._id and self._directory_id() == self._id):
+                return gone_content
+            return f"{self.files.root} was replaced" if is_mounted else ""
         except OSError:
             return ""
-        return ""
 
     def _directory_id(self) -> str:
         try:
@@ -103,3 +91,7 @@ class Presence:
         if jobs is None:
             return "" if layout.JOBS in self.files.names() else f"the content of {self.files.root} was removed"
         return "" if job_id in jobs else f"the job's folder was removed from {self.files.root / layout.JOBS}"
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

@@ -63,7 +63,7 @@ class Pruning:
 
     def find(self, *, older_than_s: float) -> Iterator[Leftover]:
         """Yields what is over, and has not changed for this time; at least an hour counts."""
-        now_s = self._files.now_s()
+        now_s = self._files.now_s("")
         for path, kind in self._over():
             try:
                 left = self._measure(path, kind, now_s)
@@ -101,7 +101,7 @@ class Pruning:
     def _measure(self, path: str, kind: str, now_s: float) -> Leftover | None:
         """Returns what is at a path; None if it is gone by now."""
         calls = self._files.calls
-        with self._files.parent_of(path) as (folder, name):
+        with self._files.parent(path) as (folder, name):
             if folder is None:
                 return None
             try:
@@ -125,7 +125,7 @@ class Pruning:
         """
         calls = self._files.calls
         try:
-            with self._files.parent_of(left.path) as (folder, name):
+            with self._files.parent(left.path) as (folder, name):
                 if folder is None:
                     return False
                 hidden = name if left.kind == "half removed" else f"{_HALF_REMOVED}{secrets.token_hex(6)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -61,14 +61,8 @@ class _HeaderOnDisk(BaseModel):
 def encode(header: Header, body: BaseModel, *, readable: bool = False) -> bytes:
     """Returns the record's bytes; `readable`: with one line for each key, and for each item of a list of lists."""
     payload = _readable(body) if readable else body.model_dump_json().encode()
-    head = {
-        "schema": SCHEMA,
-        "kind": header.kind,
-        "attempt": header.attempt,
-        "writer": header.writer[:200],
-        "length": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
-    }
+    proof = {"length": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+    head = {"schema": SCHEMA, **asdict(header), **proof}
     return json.dumps(head, separators=(",", ":")).encode()[:-1] + _BODY + payload + b"}\n"
 
 
@@ -199,7 +193,7 @@ class RecordFolder:
     def numbers(self, model: type[BaseModel], **place: int) -> list[int]:
         """Returns the numbers after which records of this type are named, ascending; `place`: those of their folder."""
         folder = layout.RECORDS[model].path.rpartition("/")[0]
-        return layout.numbered_files(self.files.names(self.below(folder.format(**place))))
+        return layout.numbers(self.files.names(self.below(folder.format(**place))), ".json")
 
     def path_of(self, model: type[BaseModel], **place: int | str) -> str:
         """Returns the path of a record, below the shared directory."""

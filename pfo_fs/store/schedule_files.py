@@ -1,19 +1,19 @@
 """A job's schedules: plan files, the index that commits them, and one file per rank for users.
 
 Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
-commit every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the same plan, a lot, share one file by
-hard links, each of which costs one call to the file server; without hard links every rank gets a copy.
+commit every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the same plan share one file by hard links,
+each of which costs one call to the file server; without hard links every rank gets a copy.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
-from pfo_fs.errors import RecordError, StoreError
+from pfo_fs.errors import RecordError
 from pfo_fs.models import MAX_JOB_INSTRUCTIONS, FrequencySchedule, RankInfo
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
@@ -30,7 +30,7 @@ class ScheduleFiles(RecordFolder):
     """The schedules in a job's folder."""
 
     _last_plan: tuple[str, FrequencySchedule] | None = None
-    _unnamed: tuple[int, deque[tuple[str, list[str]]]] = field(default_factory=lambda: (-1, deque()))
+    _named: int = -1  # the schedule of which every rank has its file
 
     def write_schedule(
         self,
@@ -44,8 +44,7 @@ class ScheduleFiles(RecordFolder):
     ) -> bool:
         """Writes schedule `number` and commits it with its index; False if another process committed that number.
 
-        Plan files are named after their content, so a restarted or a second coordinator never mixes two plans. This
-        call also makes the files of 64 ranks; `write_rank_files` makes the others.
+        Plan files are named after their content, so a restarted or a second coordinator never mixes two plans.
         """
         self.files.make_folder(f"{self.path}/{layout.schedule(number)}")
         until, after, turns = term[:3]
@@ -58,44 +57,36 @@ class ScheduleFiles(RecordFolder):
             files[group] = f"{group.replace(':', '-')}.{digest}.json"
             self.write(plan, name=files[group])
         index = b.IndexBody(generation=generation, source=source, files=files, **held)
-        if not self.write(index):
-            return False
-        self._unnamed = (number, deque(_lots(index, rank_infos)))
-        with suppress(StoreError, RecordError):  # the schedule is committed; a later call continues
-            self.write_rank_files(number, rank_infos)
-        return True
+        return self.write(index)
 
-    def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo], most: int = _RANK_FILES_AT_ONCE) -> bool:
-        """Makes the files `<rank>.json`, of `most` ranks or some more per call; returns True when all are there.
+    def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> bool:
+        """Makes files `<rank>.json` of a committed schedule, 64 in a call; returns True once all are there.
 
-        Jobs with many ranks get their files after the commit, and so do jobs whose coordinator died between commit and
-        files. Once all are there, a call costs nothing.
+        After that, a call costs nothing.
         """
-        if len(rank_infos) > _MOST_RANKS_WITH_FILES:
+        if number == self._named or len(rank_infos) > _MOST_RANKS_WITH_FILES:
             return True
         folder = f"{self.path}/{layout.schedule(number)}"
-        if self._unnamed[0] != number:
-            try:
-                index = self.read(b.IndexBody, number=number)
-            except RecordError:
-                index = None
-            there = set(self.files.names(folder))
-            missing = [info for info in rank_infos if f"{info.rank}.json" not in there]
-            self._unnamed = (number, deque(_lots(index, missing) if index is not None else ()))
-        waiting = self._unnamed[1]
-        made = 0
-        while waiting and made < most:
-            plan, names = waiting[0]
+        try:
+            index = self.read(b.IndexBody, number=number)
+        except RecordError:
+            index = None
+        there = set(self.files.names(folder))
+        plans = [(index and index.plan_file(info), f"{info.rank}.json") for info in rank_infos]
+        missing = sorted((plan, name) for plan, name in plans if plan and name not in there)
+        for plan, pairs in groupby(missing[:_RANK_FILES_AT_ONCE], key=itemgetter(0)):
+            names = [name for _, name in pairs]
             data = self.files.read(f"{folder}/{plan}", layout.PLAN_LIMIT)
-            if data is not None:
-                self.files.claim_each(folder, names, data)
-            made += len(names)
-            waiting.popleft()
-        return not waiting
+            for at in range(0, len(names), b.MOST_NAMES_PER_FILE):
+                if data is not None:
+                    self.files.claim_each(folder, names[at : at + b.MOST_NAMES_PER_FILE], data)
+        if len(missing) <= _RANK_FILES_AT_ONCE:
+            self._named = number
+        return number == self._named
 
     def schedule_numbers(self) -> list[int]:
         """Numbers that have a folder, committed or not, ascending; those after a large gap are planted and left out."""
-        return layout.without_jumps(layout.numbered_folders(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
+        return layout.without_jumps(layout.numbers(self.files.names(f"{self.path}/{layout.SCHEDULES}")))
 
     def read_schedule(self, index: b.IndexBody, rank_info: RankInfo) -> FrequencySchedule | None:
         """Reads the schedule of one rank; None if the index has no plan for it: its clock is left alone."""
@@ -129,34 +120,20 @@ class ScheduleFiles(RecordFolder):
         return [plan.model_copy(update={"rank": rank}) for rank, plan in plans if plan is not None]
 
 
-def _lots(index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> Iterator[tuple[str, list[str]]]:
-    """Yields each plan with the names of ranks that follow it, at most 32 at once."""
-    names: dict[str, list[str]] = {}
-    for info in rank_infos:
-        plan = index.plan_file(info)
-        if plan is not None:
-            names.setdefault(plan, []).append(f"{info.rank}.json")
-    for plan, of_plan in names.items():
-        for at in range(0, len(of_plan), b.MOST_NAMES_PER_FILE):
-            yield plan, of_plan[at : at + b.MOST_NAMES_PER_FILE]
-
-
 def _groups(
     schedules: Sequence[FrequencySchedule], rank_infos: Sequence[RankInfo]
 ) -> list[tuple[str, list[int], FrequencySchedule]]:
     """Groups ranks that do the same: `stage:S` where all ranks of stage S agree, else `rank:R` one by one."""
     by_rank = {schedule.rank: schedule for schedule in schedules}
-    stages: dict[int, list[int]] = {}
-    for info in rank_infos:
-        stages.setdefault(info.pp_rank, []).append(info.rank)
     groups: list[tuple[str, list[int], FrequencySchedule]] = []
-    for stage in sorted(stages):
-        ranks = sorted(stages[stage])
-        of_ranks = [by_rank.get(rank) for rank in ranks]
-        first = of_ranks[0]
-        plans = [own and (own.frequencies, own.stages) for own in of_ranks]
-        if first is not None and all(plan == plans[0] for plan in plans):
-            groups.append((f"stage:{stage}", ranks, first))
+    by_stage = sorted(rank_infos, key=lambda info: (info.pp_rank, info.rank))
+    for stage, infos in groupby(by_stage, key=lambda info: info.pp_rank):
+        ranks = [info.rank for info in infos]
+        own = [by_rank[rank] for rank in ranks if rank in by_rank]
+        if len(own) == len(ranks) and all(
+            (one.frequencies, one.stages) == (own[0].frequencies, own[0].stages) for one in own
+        ):
+            groups.append((f"stage:{stage}", ranks, own[0]))
         else:
-            groups.extend((f"rank:{own.rank}", [own.rank], own) for own in of_ranks if own is not None)
+            groups += [(f"rank:{one.rank}", [one.rank], one) for one in own]
     return groups

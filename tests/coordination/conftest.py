@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import make_job, rank_infos, register
+from clock import Clock
+from coordinator_jobs import Job, registered
 
 from pfo_fs.store import JobFolder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
-    folder = make_job(tmp_path, 1, 2)
-    register(folder, rank_infos(1, 2))
-    return folder
+    return registered(tmp_path, 1, 2)[0]
+
+
+@pytest.fixture
+def job(folder: JobFolder, clock: Clock) -> Job:
+    """A job under the scheduler's schedule 0."""
+    return Job(folder, clock).poll()

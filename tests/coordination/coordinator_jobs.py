@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import yaml
 from clock import Clock
-from jobs import current_of, index_of, make_job, plan_text, rank_infos, register, write_step
+from jobs import current_of, index_of, make_job, plan_text, rank_infos, register, write_results, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
@@ -17,6 +18,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, SharedDirectory, bodies
 
 ORDER: list[tuple[str, int | None]] = [("forward", None), ("backward", None)]
+INFOS = rank_infos(1, 2)
 
 
 class ReactingScheduler(FrequencyScheduler):
@@ -36,15 +38,10 @@ class ReactingScheduler(FrequencyScheduler):
             ReactingScheduler.calls.append([result.iter_time[0] for result in results])
 
     def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        plan_inputs = self.plan_inputs
-        mhz = (
-            1410 - 15 * self._results - 150 * (plan_inputs.target is not None) - 300 * bool(plan_inputs.slow_pipelines)
-        )
+        given = self.plan_inputs
+        mhz = 1410 - 15 * self._results - 150 * (given.target is not None) - 300 * bool(given.slow_pipelines)
         if mhz not in self._kept:
-            self._kept[mhz] = [
-                FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER])
-                for info in self.rank_infos
-            ]
+            self._kept[mhz] = schedules_at(self.rank_infos, mhz)
         return replace(yielded, schedules=self._kept[mhz])
 
     def react(self, plan_inputs: PlanInputs) -> None:
@@ -60,59 +57,90 @@ class ReactingScheduler(FrequencyScheduler):
         return f"stage,instruction,frequency,time,energy\n0,forward,{1410 - self._results},1,1\n"
 
 
-def use(scheduler: type[FrequencyScheduler]) -> dict[str, object]:
-    """Settings under which jobs are scheduled by this class."""
-    return {"scheduler": f"{scheduler.__module__}:{scheduler.__name__}"}
+def schedules_at(infos: Sequence[RankInfo], mhz: int) -> list[FrequencySchedule]:
+    return [FrequencySchedule(rank=info.rank, frequencies=[(name, mhz) for name, _ in ORDER]) for info in infos]
 
 
-def coordinate_by(folder: JobFolder, clock: Clock, **settings: object) -> Coordinator:
-    """A fresh coordinator on a fresh view of the folder, as after a restart."""
-    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    return Coordinator(fresh, PFOSettings(**settings), kind="daemon", generation=1, monotonic=clock)  # type: ignore[arg-type]
+class Job:
+    """A job's folder with its newest coordinator; each call but `restart` polls for some seconds of the clock."""
+
+    def __init__(self, folder: JobFolder, clock: Clock, **settings: Any) -> None:
+        self.folder, self.clock = folder, clock
+        self.restart(**settings)
+
+    def restart(self, scheduler: type[FrequencyScheduler] | str = ReactingScheduler, **settings: Any) -> None:
+        """Another coordinator on a fresh view of the folder."""
+        name = scheduler if isinstance(scheduler, str) else f"{scheduler.__module__}:{scheduler.__name__}"
+        fresh = SharedDirectory(self.folder.files, "coordinator").job(self.folder.job_id)
+        given = PFOSettings(scheduler=name, **settings)
+        self.coordinator = Coordinator(fresh, given, kind="daemon", generation=1, monotonic=self.clock)
+
+    def poll(self, seconds: float = 2.0) -> Job:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.coordinator.poll()
+            self.clock.now += 0.5
+        return self
+
+    def yaml(self, text: str | None, seconds: float = 4.0) -> None:
+        """A person saves schedule.yaml, or removes it."""
+        path = self.folder.location / "schedule.yaml"
+        path.unlink() if text is None else path.write_text(text)
+        self.poll(seconds)
+
+    def train(self, step: int, number: int = -1, seconds: float = 2.0) -> None:
+        write_step(self.folder, step, number=number)
+        self.poll(seconds)
+
+    def measure(self, number: int, time_s: float = 1.0, infos: Sequence[RankInfo] = INFOS, seconds: float = 2) -> None:
+        write_results(self.folder, number, list(infos), time_s)
+        self.poll(seconds)
+
+    def iterate(self, step: int, number: int, *spans_s: float, seconds: float = 12.0) -> None:
+        """The first rank of each pipeline tells how long a step took."""
+        for rank, span_s in enumerate(spans_s):
+            self.folder.write(bodies.IterationTimesBody(rank=rank, steps=[(step, number, span_s)]))
+        self.train(step, number, seconds)
+
+    def tell_orders(self, times: int = 1) -> None:
+        for rank in (0, 1):
+            self.folder.write(bodies.OrderBody(rank=rank, instructions=ORDER * times))
+
+    @property
+    def numbers(self) -> list[int]:
+        return self.folder.schedule_numbers()
+
+    @property
+    def current(self) -> bodies.CurrentBody:
+        return current_of(self.folder)
+
+    def index(self, number: int) -> bodies.IndexBody:
+        return index_of(self.folder, number)
+
+    @property
+    def clocks(self) -> list[tuple[str, int]]:
+        """What rank 0 runs under the announced schedule; empty: its clocks are left alone."""
+        schedule = self.folder.read_schedule(self.index(self.current.number), INFOS[0])
+        return [] if schedule is None else list(schedule.frequencies)
+
+    @property
+    def mhz(self) -> int:
+        return self.clocks[0][1]
+
+    @property
+    def yaml_status(self) -> dict[str, Any]:
+        return dict(yaml.safe_load((self.folder.location / "schedule.status.yaml").read_text()))
 
 
-def coordinate(folder: JobFolder, clock: Clock, scheduler: type[FrequencyScheduler] = ReactingScheduler) -> Coordinator:
-    return coordinate_by(folder, clock, **use(scheduler))
-
-
-def poll(coordinator: Coordinator, clock: Clock, seconds: float = 10.0) -> None:
-    """Polls for some seconds of the coordinator's clock."""
-    end = clock.now + seconds
-    while clock.now < end:
-        coordinator.poll()
-        clock.now += 0.5
-
-
-def clock_mhz(folder: JobFolder) -> int:
-    current = current_of(folder)
-    index = index_of(folder, current.number)
-    schedule = folder.read_schedule(index, rank_infos(1, 2)[0])
-    assert schedule is not None
-    return schedule.frequencies[0][1]
-
-
-def straggle(folder: JobFolder) -> None:
-    """Both pipelines take longer under schedule 0."""
-    for rank in (0, 1):
-        folder.write(bodies.IterationTimesBody(rank=rank, steps=[(7, 0, 1.5)]))
-    write_step(folder, 7, number=0)
-
-
-def registered(root: Path, pp: int, dp: int = 1) -> tuple[JobFolder, list[RankInfo]]:
+def registered(root: Path, pp: int, dp: int = 1, **fields: object) -> tuple[JobFolder, list[RankInfo]]:
     """A job all of whose ranks have registered."""
-    folder, infos = make_job(root, pp, dp), rank_infos(pp, dp)
+    folder, infos = make_job(root, pp, dp, **fields), rank_infos(pp, dp)  # type: ignore[arg-type]
     register(folder, infos)
     return folder, infos
 
 
-def by_plan(
-    root: Path, stages: int, microbatches: int, mhz: int, scheduler: str = "PointSolution"
-) -> dict[str, object]:
+def by_plan(root: Path, stages: int, microbatches: int, mhz: int) -> dict[str, Any]:
     """Settings under which a job follows a plan of this shape, which is written beside it."""
     plan = root / "plan.py"
     plan.write_text(plan_text(stages, microbatches, mhz))
-    return {"scheduler": scheduler, "scheduler_args": {"solution_path": str(plan)}}
-
-
-def say_yaml(folder: JobFolder, text: str) -> None:
-    folder.files.publish(f"{folder.path}/schedule.yaml", text.encode())
+    return {"scheduler": "PointSolution", "scheduler_args": {"solution_path": str(plan)}}

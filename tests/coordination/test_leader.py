@@ -18,20 +18,20 @@ LEASE_S = 3.0
 
 @pytest.fixture
 def shared(tmp_path: Path) -> SharedDirectory:
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
-    shared.make_folders()
-    return shared
+    return SharedDirectory.open(tmp_path / "pfo", create=True)
 
 
-def daemon(shared: SharedDirectory, clock: Clock) -> Leader:
-    return Leader(SharedDirectory(shared.files), LEASE_S, "Manual", 1.0, clock)
+def daemon(shared: SharedDirectory, clock: Clock, lease_s: float = LEASE_S, scheduler: str = "Manual") -> Leader:
+    return Leader(SharedDirectory(Files(shared.files.root)), lease_s, scheduler, 1.0, clock)
 
 
-def look(leader: Leader, clock: Clock, seconds: float) -> None:
+def look(leader: Leader, clock: Clock, seconds: float) -> int:
+    """Polls for a while; returns the generation in which it leads then, 0 where it stands by."""
     end = clock.now + seconds
     while clock.now < end:
         leader.poll()
         clock.now += 0.5
+    return leader.leadership.generation if leader.leadership is not None else 0
 
 
 def claim(shared: SharedDirectory, generation: int) -> None:
@@ -39,92 +39,16 @@ def claim(shared: SharedDirectory, generation: int) -> None:
     assert shared.leaders.claim(body)
 
 
-def test_a_leadership_that_has_ended_does_not_hold_again_when_the_same_daemon_leads_again(
-    shared: SharedDirectory, clock: Clock
-) -> None:
-    leader = daemon(shared, clock)
-    look(leader, clock, 1)
-    first = leader.leadership
-    assert first is not None
-    assert first.holds()
-    claim(shared, 2)
-    look(leader, clock, 2)
-    assert leader.leadership is None
-    look(leader, clock, 20)  # the other one is silent
-    second = leader.leadership
-    assert second is not None
-    assert second.generation == 3
-    assert second.holds()
-    assert not first.holds()
-
-
-def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
-    shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader = daemon(shared, clock)
-    with monkeypatch.context() as outage:
-
-        def fails(*_: object) -> None:
-            raise StoreUnavailable(errno.EIO, "no answer")
-
-        instead_of(outage, "write", bodies.DaemonBody, fails)
-        leader.poll()
-        for _ in range(3):
-            with pytest.raises(StoreError):
-                leader.poll()
-    assert leader.leadership is not None
-    leader.poll()
-    heartbeat = shared.read_daemon()
-    assert heartbeat is not None
-    assert heartbeat.generation == leader.leadership.generation == 1
-
-
-def test_a_leader_that_resigns_is_replaced_at_once(shared: SharedDirectory, clock: Clock) -> None:
-    first, second = daemon(shared, clock), daemon(shared, clock)
-    look(first, clock, 1)
-    second.poll()
-    assert second.leadership is None
-    first.resign()
-    second.poll()
-    assert second.leadership is not None
-    assert second.leadership.generation == 2
-
-
-def test_a_deposed_leader_does_not_say_goodbye_for_the_one_that_leads_now(
-    shared: SharedDirectory, clock: Clock
-) -> None:
-    first = daemon(shared, clock)
-    look(first, clock, 1)
-    claim(shared, 2)
-    first.resign()
-    heartbeat = shared.read_daemon()
-    assert heartbeat is not None
-    assert not heartbeat.stopped
-
-
-def test_a_daemon_with_another_scheduler_than_the_leader_warns_once(
-    shared: SharedDirectory, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    look(daemon(shared, clock), clock, 1)
-    other = Leader(SharedDirectory(shared.files), 600.0, "PointSolution", 1.0, clock)
-    look(other, clock, 10)
-    assert caplog.text.count("start both with the same scheduler") == 1
+def heartbeat(shared: SharedDirectory) -> bodies.DaemonBody:
+    body = shared.read_daemon()
+    assert body is not None
+    return body
 
 
 def silent_leader(shared: SharedDirectory, counter: int, *, stopped: bool = False) -> None:
     """A daemon in generation 1, which does nothing by itself."""
-    shared.write(
-        bodies.DaemonBody(
-            generation=1,
-            counter=counter,
-            host="h",
-            pid=1,
-            version="1",
-            scheduler="Manual",
-            interval_s=1,
-            stopped=stopped,
-        )
-    )
+    about = {"host": "h", "pid": 1, "version": "1", "scheduler": "Manual", "interval_s": 1.0}
+    shared.write(bodies.DaemonBody(generation=1, counter=counter, stopped=stopped, **about))  # type: ignore[arg-type]
 
 
 def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
@@ -135,12 +59,42 @@ def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
     return leader.leadership is not None
 
 
+def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
+    shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreUnavailable(errno.EIO, "no answer")
+
+    leader = daemon(shared, clock)
+    with monkeypatch.context() as outage:
+        instead_of(outage, "write", bodies.DaemonBody, fails)
+        leader.poll()
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                leader.poll()
+    assert look(leader, clock, 0.5) == heartbeat(shared).generation == 1
+
+
+def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_says_no_goodbye(
+    shared: SharedDirectory, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = daemon(shared, clock), daemon(shared, clock, scheduler="PointSolution")
+    assert look(first, clock, 1) == 1
+    assert look(second, clock, 1) == 0
+    assert caplog.text.count("start both with the same scheduler") == 1
+    first.resign()
+    assert heartbeat(shared).stopped
+    assert look(second, clock, 1) == 2
+    claim(shared, 3)
+    second.resign()
+    assert not heartbeat(shared).stopped
+
+
 def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clock: Clock) -> None:
     first, second = daemon(shared, clock), daemon(shared, clock)
     for _ in range(50):
         look(first, clock, 0.5)
-        look(second, clock, 0.5)
-    assert second.leadership is None
+        assert look(second, clock, 0.5) == 0
 
 
 @pytest.mark.parametrize(
@@ -171,24 +125,16 @@ def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory,
     standby.forget_silence()
     assert not leads_after(standby, clock, *almost), "an outage of the directory"
     claim(shared, 2)
-    assert not leads_after(standby, clock, *almost), "a claim without a heartbeat"
+    silent_leader(shared, 9, stopped=True)
+    assert not leads_after(standby, clock, *almost), "a claim without a heartbeat, and the goodbye of an older leader"
     assert leads_after(standby, clock, 0.5)
-
-
-def test_the_goodbye_of_an_older_leader_is_none_of_the_one_that_has_claimed(
-    shared: SharedDirectory, clock: Clock
-) -> None:
-    claim(shared, 1)
-    claim(shared, 2)
-    silent_leader(shared, 7, stopped=True)
-    assert not leads_after(daemon(shared, clock), clock)
 
 
 @pytest.mark.parametrize("lease_s", [0.2, 1.0, 3.0, 600.0])
 def test_a_leader_beats_three_times_in_a_lease_and_once_a_second_at_least(
     shared: SharedDirectory, clock: Clock, lease_s: float
 ) -> None:
-    leader = Leader(shared, lease_s, "Manual", 1.0, clock)
+    leader = daemon(shared, clock, lease_s)
     leader.poll()
     assert leader.next_look_at <= clock.now, "the first heartbeat is due at once"
     leader.poll()

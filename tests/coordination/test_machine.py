@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +75,16 @@ class Learner(FrequencyScheduler):
 class Unreliable(SystemCalls):
     """A file system that refuses everything while `refuses` is set."""
 
+    refuses = False
+
     def __init__(self) -> None:
-        self.refuses = False
         for name in ("open", "read", "write", "fsync", "replace", "rename", "link", "mkdir", "listdir"):
-            setattr(self, name, self._wrap(getattr(SystemCalls, name)))
+            setattr(self, name, partial(self._call, getattr(SystemCalls, name)))
 
-    def _wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self.refuses:
-                raise OSError(errno.EROFS, "read-only")
-            return real(*args, **kwargs)
-
-        return call
+    def _call(self, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self.refuses:
+            raise OSError(errno.EROFS, "read-only")
+        return real(*args, **options)
 
 
 class FakeDaemon:

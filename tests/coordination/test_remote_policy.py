@@ -93,11 +93,6 @@ def test_a_policy_answers_as_it_does_in_this_process(start: Start) -> None:
     assert there.request() == here.request()
 
 
-def test_a_policy_without_a_plan_needs_no_process(processes: PolicyProcesses) -> None:
-    made = processes.make(PolicyCall("Manual", JOB, INFOS, PFOSettings(), {}))
-    assert not isinstance(made, RemotePolicy)
-
-
 def point_solution(path: Path, text: str) -> PolicyCall:
     path.write_text(text)
     return PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {"solution_path": str(path)})
@@ -111,26 +106,27 @@ def test_a_plan_is_read_in_another_process_and_then_needs_none(
     made = processes.make(call)
     assert [one.frequencies for one in made.request().schedules] == [[("forward", 1200)], [("forward", 900)]]
     assert not isinstance(made, RemotePolicy)
+    assert not isinstance(processes.make(call._replace(name="Manual", args={})), RemotePolicy), "it has no plan"
 
 
-def test_a_mistake_in_a_plan_is_named_with_its_line(processes: PolicyProcesses, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"plan\.py, line 2: 'exit") as caught:
-        processes.make(point_solution(tmp_path / "plan.py", "[\nexit()]"))
-    assert caught.value.line == 2
+@pytest.mark.parametrize(
+    ("text", "said", "line"),
+    [("[\nexit()]", r"plan\.py, line 2: 'exit", 2), (None, "missing solution_path", None)],
+    ids=["the plan", "no plan"],
+)
+def test_a_mistake_in_arguments_is_named_with_its_line(
+    processes: PolicyProcesses, tmp_path: Path, text: str | None, said: str, line: int | None
+) -> None:
+    call = point_solution(tmp_path / "plan.py", text or "")
+    with pytest.raises(PlanError, match=said) as caught:
+        processes.make(call if text else call._replace(args={}))
+    assert caught.value.line == line
 
 
-def test_arguments_that_do_not_fit_are_named(processes: PolicyProcesses) -> None:
-    with pytest.raises(PlanError, match="missing solution_path"):
-        processes.make(PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {}))
-
-
-def test_equal_schedules_take_the_memory_of_one(start: Start) -> None:
+def test_equal_schedules_take_the_memory_of_one_and_too_many_are_refused(start: Start) -> None:
     first, second = start("schedulers:ThreeSteps").request().schedules
     assert (first.rank, second.rank) == (0, 1)
     assert first.frequencies is second.frequencies
-
-
-def test_schedules_that_would_take_much_memory_of_the_daemon_are_refused(start: Start) -> None:
     with pytest.raises(PlanError, match="more than 400,000 instructions"):
         start("schedulers:LongSchedules").request()
 
@@ -161,16 +157,6 @@ def test_a_policy_that_raises_or_takes_too_much_fails_and_says_of_what(start: St
         policy.observe(results())
 
 
-def test_a_policy_whose_process_is_killed_from_outside_is_lost_and_not_failed(
-    start: Start,
-) -> None:
-    policy = start("schedulers:ThreeSteps")
-    policy.request()
-    os.kill(pid_of(policy), signal.SIGKILL)
-    with pytest.raises(PolicyLost):
-        policy.observe(results())
-
-
 def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start, wait_for: Wait) -> None:
     first = start("schedulers:ThreeSteps")
     server = int(state_of(pid_of(first))[1])
@@ -181,6 +167,17 @@ def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start
     os.kill(pid_of(first), signal.SIGKILL)
     with pytest.raises(PolicyLost):
         first.observe(results())
+
+
+def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_process(
+    start: Start, wait_for: Wait
+) -> None:
+    policies = [start("schedulers:ThreeSteps") for _ in range(2)]
+    os.kill(pid_of(policies[0]), signal.SIGKILL)
+    policies[1].close()
+    wait_for(lambda: not any(is_alive(pid_of(policy)) for policy in policies), what="the end of the processes")
+    with pytest.raises(PolicyLost):
+        policies[0].observe(results())
 
 
 def test_a_daemon_that_has_no_file_left_tries_again_later(
@@ -214,11 +211,3 @@ def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait
     daemon.kill()
     daemon.communicate()
     wait_for(lambda: not is_alive(pid), what="the end of the policy's process")
-
-
-def test_the_process_of_a_policy_ends_when_the_policy_is_closed(start: Start, wait_for: Wait) -> None:
-    policy = start("schedulers:ThreeSteps")
-    pid = pid_of(policy)
-    assert is_alive(pid)
-    policy.close()
-    wait_for(lambda: not is_alive(pid), what="the end of the process")

@@ -1,15 +1,21 @@
-"""What ranks measured: awaited, lost and measured again, left out."""
+"""What ranks measured: awaited, lost and measured again, left out; and other trouble of a job."""
 
 from __future__ import annotations
 
 import errno
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from clock import Clock
-from coordinator_jobs import ORDER, ReactingScheduler, coordinate, poll, say_yaml
-from jobs import index_of, rank_infos, write_results, write_step
+from coordinator_jobs import INFOS, Job, ReactingScheduler
+from jobs import instead_of, write_step
+from record_corpus import Place, load, plant, sign
 
-from pfo_fs.errors import StoreError
+from pfo_fs.coordination.coordinator import GONE_AFTER_S, LogOnce
+from pfo_fs.errors import PolicyFailed, StoreError
+from pfo_fs.models import ProfilingResult, RankInfo
 from pfo_fs.scheduler import ScheduleRequest
 from pfo_fs.store import JobFolder, bodies
 
@@ -23,43 +29,33 @@ class MeasuresDefaultClocks(ReactingScheduler):
         return yielded
 
 
-def test_results_of_a_measuring_window_wait_for_orders_that_a_listing_does_not_show_yet(
-    folder: JobFolder, clock: Clock
+@pytest.mark.parametrize("come", [True, False], ids=["orders come", "orders never come"])
+def test_results_of_a_measuring_window_wait_a_limited_time_for_orders_that_a_listing_does_not_show_yet(
+    folder: JobFolder, clock: Clock, come: bool
 ) -> None:
-    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
-    poll(coordinator, clock, 60)
+    job = Job(folder, clock, scheduler=MeasuresDefaultClocks).poll()
+    job.measure(0, seconds=60)
     assert ReactingScheduler.calls == []
-    for rank in (0, 1):
-        folder.write(bodies.OrderBody(rank=rank, instructions=ORDER))
-    poll(coordinator, clock, 2)
+    if come:
+        job.tell_orders()
+    job.poll(2 if come else 40)
     assert ReactingScheduler.calls == [[1.0, 1.0]]
 
 
-def test_results_wait_for_orders_a_limited_time(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock, MeasuresDefaultClocks)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
-    poll(coordinator, clock, 100)
-    assert ReactingScheduler.calls == [[1.0, 1.0]]
+def train_on(job: Job, steps: range, infos: Sequence[RankInfo] = ()) -> None:
+    """Training goes on under the newest schedule, and these ranks measure."""
+    for step in steps:
+        write_step(job.folder, step, number=job.numbers[-1])
+        job.measure(job.numbers[-1], infos=infos)
 
 
-def test_results_that_were_lost_are_measured_again_a_limited_number_of_times(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    for step in range(0, 4000, 10):
-        number = folder.schedule_numbers()[-1]
-        write_step(folder, step, number=number)
-        write_results(folder, number, rank_infos(1, 2)[:1])  # rank 1's never comes
-        poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0, 1, 2]
-    assert coordinator.state == "running"
-    assert "rank 1 measured nothing under schedule 2, nor when it was repeated" in coordinator.message
-    write_results(folder, 2, rank_infos(1, 2)[1:])
-    poll(coordinator, clock, 2)
+def test_results_that_were_lost_are_measured_again_a_limited_number_of_times(job: Job) -> None:
+    train_on(job, range(0, 2000, 10), INFOS[:1])  # rank 1's never comes
+    assert (job.numbers, job.coordinator.state) == ([0, 1, 2], "running")
+    assert "rank 1 measured nothing under schedule 2, nor when it was repeated" in job.coordinator.message
+    job.measure(2, infos=INFOS[1:])
     assert ReactingScheduler.calls == [[1.0, 1.0]]
-    assert coordinator.message == ""
+    assert job.coordinator.message == ""
 
 
 def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_the_window(
@@ -67,65 +63,157 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
 ) -> None:
     monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
     write_step(folder, 0, number=-1)
-    poll(coordinate(folder, clock), clock, 10)
-    index = index_of(folder, 0)
-    another = coordinate(folder, clock)
-    for step in range(0, index.until + 200, 10):
-        write_step(folder, step, number=-1)  # the window is over, and ranks say so
-        poll(another, clock, 2)
-    assert folder.schedule_numbers()[:2] == [0, 1]
+    job = Job(folder, clock).poll(10)
+    job.restart()
+    for step in range(0, job.index(0).until + 200, 10):
+        job.train(step, number=-1)  # the window is over, and ranks say so
+    assert job.numbers[:2] == [0, 1]
 
 
-def test_what_could_not_be_published_was_not_tried(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_be_published_was_not_tried(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise StoreError(errno.ENOSPC, "no space left")
 
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    write_step(folder, 0, number=0)
-    poll(coordinator, clock, 2)
+    job.train(0, number=0)
     with monkeypatch.context() as disk:
         disk.setattr(JobFolder, "write_schedule", full)
-        for step in range(0, 1000, 10):
-            write_step(folder, step, number=0)
-            poll(coordinator, clock, 2)
-    poll(coordinator, clock, 2)
-    assert folder.schedule_numbers() == [0, 1]
+        train_on(job, range(0, 1000, 10))
+    assert job.poll().numbers == [0, 1]
 
 
-def test_another_schedule_has_its_own_tries(folder: JobFolder, clock: Clock) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    numbers = []
-    for text in ("target: {slowdown: 1.1}\n", "straggler: {slowdown: 1.2}\n"):
-        for step in range(len(numbers) * 4000, len(numbers) * 4000 + 4000, 10):
-            write_step(folder, step, number=folder.schedule_numbers()[-1])
-            poll(coordinator, clock, 2)
-        numbers.append(folder.schedule_numbers()[-1])
-        assert f"schedule {numbers[-1]}, nor when it was repeated" in coordinator.message
-        say_yaml(folder, text)
-        poll(coordinator, clock, 4)
-        assert coordinator.message == ""
-    assert numbers == [2, 5]
-    for step in range(8000, 12_000, 10):
-        write_step(folder, step, number=folder.schedule_numbers()[-1])
-        poll(coordinator, clock, 2)
-    assert "nor when it was repeated" in coordinator.message
-    say_yaml(folder, "all: 1200\n")
-    poll(coordinator, clock, 4)
-    assert coordinator.message == "", "a person's schedule needs no results"
+def test_another_schedule_has_its_own_tries_and_a_persons_needs_no_results(job: Job) -> None:
+    for number, text in ((2, "target: {slowdown: 1.1}\n"), (5, "all: 1200\n")):
+        train_on(job, range(number * 1000, number * 1000 + 2000, 10))
+        assert job.numbers[-1] == number
+        assert f"schedule {number}, nor when it was repeated" in job.coordinator.message
+        job.yaml(text)
+        assert job.coordinator.message == ""
 
 
-def test_a_result_that_cannot_be_read_is_left_out(
-    folder: JobFolder, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    coordinator = coordinate(folder, clock)
-    poll(coordinator, clock, 2)
-    write_results(folder, 0, rank_infos(1, 2), time_s=1.0)
-    (folder.files.root / folder.path / "prof" / "0" / "1.json").write_text("junk")
-    poll(coordinator, clock, 2)
+def test_a_result_that_cannot_be_read_is_left_out(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    job.measure(0, seconds=0)
+    (job.folder.location / "prof" / "0" / "1.json").write_text("junk")
+    job.poll()
     assert ReactingScheduler.calls == [[1.0]]
-    assert coordinator.state == "running"
+    assert job.coordinator.state == "running"
     assert "left out" in caplog.text
+
+
+@pytest.mark.parametrize(("number", "left"), [(1, 3), (3, 3)], ids=["in the middle", "the newest"])
+def test_a_schedule_that_cannot_be_read_any_more_starts_the_scheduler_afresh(job: Job, number: int, left: int) -> None:
+    for measured in range(3):
+        job.measure(measured)
+    assert (job.numbers[-1], job.mhz) == (3, 1410 - 3 * 15)
+    (job.folder.location / "sched" / str(number) / "index.json").write_text("damaged")
+    job.restart()
+    job.poll(10)
+    assert ReactingScheduler.calls == [], "results are not handed to a scheduler that has not asked for them"
+    assert (job.coordinator.state, job.numbers[-1], job.mhz) == ("running", left + 1, 1410)
+
+
+class Busy(ReactingScheduler):
+    """Meets a limit while its results are there for the first time."""
+
+    failures = 0
+
+    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
+        if Busy.failures < 1:
+            Busy.failures += 1
+            raise PolicyFailed("the scheduler has not answered for 600 s.")
+        super().observe(profiling_results)
+
+
+def test_a_policy_that_met_a_limit_is_tried_again_after_an_hour(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Busy, "failures", 0)
+    job = Job(folder, clock, scheduler=Busy).poll()
+    job.measure(0)
+    for pause_s in (0, 3588):
+        clock.now += pause_s
+        assert job.poll().coordinator.state == "broken"
+        assert "an hour" in job.coordinator.message
+    assert job.poll(30).coordinator.state == "running"
+    job.measure(job.numbers[-1])
+    assert job.mhz == 1410 - 15, "it goes on"
+
+
+def test_another_scheduler_does_not_take_over_what_one_before_has_made(job: Job) -> None:
+    job.measure(0)
+    assert job.mhz == 1410 - 15
+    job.restart("Manual")
+    assert job.poll().clocks == [], "all clocks are left alone"
+    job.restart()
+    assert job.poll().mhz == 1410
+    assert ReactingScheduler.calls == []
+
+
+class Says(ReactingScheduler):
+    """Has a message for people."""
+
+    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
+        return replace(super()._for_plan_inputs(yielded), message="it goes on")
+
+
+@pytest.mark.parametrize("failing", ["write", "read"])
+def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise_and_is_logged_once(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError(errno.EIO, "no current.json")
+
+    caplog.set_level("INFO")
+    job = Job(folder, clock, scheduler=Says)
+    instead_of(monkeypatch, failing, bodies.CurrentBody, fails)
+    job.poll(30)
+    write_step(folder, 3)
+    (folder.location / "progress" / "0.json").write_text("junk")
+    job.poll(30)
+    assert caplog.text.count("no current.json") == 1
+    assert caplog.text.count("it goes on") <= 1
+
+
+def test_training_that_is_silent_for_long_is_named_so_that_a_killed_job_does_not_read_as_running(job: Job) -> None:
+    messages = []
+    for silent_s in (300, 400, 3600):
+        job.clock.now += silent_s
+        messages.append(job.poll().current.message.partition(":")[0])
+    assert messages == ["", *(f"training has reported no step for {words}" for words in ("ten minutes", "an hour"))]
+
+
+@pytest.mark.parametrize("damage", ["torn", "of another release"])
+def test_a_rank_record_that_is_damaged_or_of_another_release_is_reported_once_and_healed(
+    folder: JobFolder, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    place, path = Place(f"{folder.path}/ranks/1.json", bodies.RanksBody), folder.location / "ranks/1.json"
+    whole, root = path.read_bytes(), folder.files.root
+    plant(root, place, whole[:100] if damage == "torn" else sign({**load(root, place), "schema": "pfo-fs/3"}))
+    job = Job(folder, clock).poll(1800)
+    assert (job.coordinator.state, job.numbers) == ("broken", [])
+    assert "ranks/1.json" in job.coordinator.message
+    assert ("'pfo-fs/3', and this release reads 'pfo-fs/5'" in job.coordinator.message) == (damage != "torn")
+    assert caplog.text.count("ranks/1.json") == 1
+    path.write_bytes(whole)
+    assert job.poll(4).coordinator.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "times"), [(GONE_AFTER_S / 2, 1), (1 + GONE_AFTER_S, 100)], ids=["they stay", "they were gone for long"]
+)
+def test_causes_in_turn_are_logged_once_each_until_they_were_gone_for_long(
+    clock: Clock, caplog: pytest.LogCaptureFixture, pause_s: float, times: int
+) -> None:
+    once = LogOnce(logging.getLogger("once"), clock)
+    for _ in range(100):
+        for text in ("full disk", "no answer"):
+            once.log(logging.WARNING, text)
+        clock.now += pause_s
+    assert caplog.text.count("full disk") == caplog.text.count("no answer") == times
+
+
+def test_of_more_and_more_causes_the_first_are_forgotten(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    once = LogOnce(logging.getLogger("once"), clock)
+    for number in (*range(500), 499, 0):
+        once.log(logging.WARNING, f"job {number} is damaged")
+    assert len(caplog.records) == 501
+    assert caplog.records[-1].getMessage() == "job 0 is damaged"

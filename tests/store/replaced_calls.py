@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pfo_fs.store.file_systems import SystemCalls
@@ -15,6 +16,18 @@ class Calls(SystemCalls):
     def __init__(self, **instead: Callable[..., Any]) -> None:
         for name, call in instead.items():
             setattr(self, name, call)
+
+
+class Watched(SystemCalls):
+    """Each call goes by way of `around(name, real call, *arguments, **options)`."""
+
+    def __init__(self) -> None:
+        for name in vars(SystemCalls):
+            if not name.startswith("_"):
+                setattr(self, name, partial(self.around, name, getattr(SystemCalls, name)))
+
+    def around(self, name: str, real: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
 
 
 def refuses(

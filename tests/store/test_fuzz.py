@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clock import Clock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jobs import rank_infos
+from jobs import index_of, rank_infos, write_step
 from record_corpus import Place, damaged_records, make_directory, places, plant
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
+from pfo_fs.coordination import Coordinator
+from pfo_fs.coordination.policy_start import policy_name
 from pfo_fs.errors import PfoError
 from pfo_fs.models import RankInfo
 from pfo_fs.reports import status
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.page import render_page
+from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.records import decode
 
@@ -44,8 +49,15 @@ class Scene:
         self.path = path
         self._base = path / "base"
         _, folder = make_directory(self._base)
-        self.places = places(folder)
-        self.job_id = folder.job_id
+        self.folder, self.places, self.job_id = folder, places(folder), folder.job_id
+        # A policy that a new daemon can replay:
+        job, index, args = folder.read_job(), index_of(folder, 0), {"slowdown": 1.0}
+        made = index.source.model_copy(update={"policy": policy_name("ParetoScheduler", args), "revision": 0})
+        changed = (job, {"scheduler_args": args}, {}), (index, {"source": made}, {"number": 0})
+        for body, update, place in changed:
+            assert body is not None
+            path = folder.path_of(type(body), **place)  # type: ignore[arg-type]
+            folder.files.publish(path, folder.encoded(body.model_copy(update=update)))
 
     def show(self, place: Place, data: bytes) -> tuple[SharedDirectory, JobFolder]:
         """Starts an example: the directory with one record exchanged."""
@@ -169,4 +181,31 @@ def test_every_command_ends_in_order_and_shows_no_control_characters(
     if done.exception is not None and not isinstance(done.exception, (PfoError, SystemExit)):
         raise done.exception
     assert not CONTROL.search(done.output + str(done.exception or ""))
+    scene.check_outside()
+
+
+def polled(folder: JobFolder, known: JobFolder, clock: Clock) -> Coordinator:
+    """A new daemon's coordinator of the job, after some polls."""
+    pareto = PFOSettings(scheduler="ParetoScheduler")
+    coordinator = Coordinator(folder, pareto, kind="daemon", generation=2, monotonic=clock)
+    results = known.read_results(0, 0) or []
+    with suppress(PfoError):  # those with one thing changed, where they can be read
+        results = folder.read_results(0, 0) or results
+    for poll in range(4):
+        coordinator.poll()
+        clock.now += 12
+        number = folder.schedule_numbers()[-1]
+        folder.write_results(number, results)
+        write_step(folder, 200 + 300 * poll, number=number)
+    return coordinator
+
+
+@pytest.mark.slow
+@examples(40)
+@given(data=st.data())
+def test_a_poll_copes_with_every_record_in_bounded_memory(data: st.DataObject, scene: Scene) -> None:
+    _, folder = scene.show(*draw(data, scene))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "the scheduler failed" not in polled(folder, scene.folder, Clock()).message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 200 * 1024
     scene.check_outside()

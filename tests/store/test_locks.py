@@ -49,31 +49,27 @@ def held(files: Files, path: str = "lock") -> bool:
         return got
 
 
-def test_a_lock_is_held_by_one_until_it_is_released(files: Files) -> None:
+def test_a_lock_is_held_by_one_until_it_is_released_and_leaves_no_descriptors(files: Files) -> None:
     with locks.courtesy_lock(files, "lock") as first:
         assert first
-        assert not held(files)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            assert not held(files)
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == before - 1
     assert held(files)
 
 
-def test_a_lock_that_never_answers_is_given_up(files: Files, hanging: threading.Event) -> None:
+def test_a_lock_that_never_answers_is_given_up_and_no_other_is_waited_for_until_it_does(
+    files: Files, hanging: threading.Event, wait_for: Wait
+) -> None:
     assert not held(files)
-
-
-def test_while_a_lock_hangs_no_other_is_waited_for(files: Files, hanging: threading.Event) -> None:
-    held(files)
     threads = threading.active_count()
     for _ in range(200):
         assert not held(files, "other")
         assert threading.active_count() <= threads
-
-
-def test_a_lock_that_was_given_up_is_released_once_it_answers(
-    files: Files, hanging: threading.Event, wait_for: Wait
-) -> None:
-    assert not held(files)
     hanging.set()
-    wait_for(lambda: held(files), what="a free lock")
+    wait_for(lambda: held(files), what="a free lock, which was released once it answered")
 
 
 def test_without_threads_there_is_no_lock_and_no_error(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,26 +98,12 @@ def test_a_link_in_the_place_of_a_lock_leaves_its_target_as_it_is(
     assert stat.S_IMODE(precious.stat().st_mode) == 0o600
 
 
-def test_no_lock_is_made_in_a_folder_outside_that_a_link_leads_to(files: Files, tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_no_lock_and_none_is_made_outside(files: Files, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-private"
     outside.mkdir()
     (tmp_path / "ranks").symlink_to(outside)
-    assert not held(files, "ranks/.0.lock")
+    os.mkfifo(tmp_path / "fifo")
+    os.mkdir(tmp_path / "folder")
+    for path in ("ranks/.0.lock", "fifo", "folder"):
+        assert not held(files, path)
     assert not list(outside.iterdir())
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "folder"])
-def test_what_is_no_plain_file_is_no_lock_and_is_not_waited_for(
-    files: Files, tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    make(tmp_path / "lock")
-    assert not held(files)
-
-
-def test_a_lock_does_not_leave_descriptors_behind(files: Files) -> None:
-    with locks.courtesy_lock(files, "lock"):
-        before = len(os.listdir("/proc/self/fd"))
-        for _ in range(10):
-            assert not held(files)
-        assert len(os.listdir("/proc/self/fd")) == before
-    assert len(os.listdir("/proc/self/fd")) == before - 1

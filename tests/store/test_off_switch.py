@@ -22,35 +22,28 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "pfo"
 
 
-def test_in_a_new_directory_nothing_is_off(root: Path) -> None:
-    found = OffSwitch(Files(root)).read()
-    assert found.is_there
-    assert not found.covers("job")
-
-
 def test_a_jobs_name_covers_that_job_and_all_covers_every_job(root: Path) -> None:
     switch = OffSwitch(Files(root))
-    switch.turn_off("one", "a test")
-    assert switch.read().covers("one")
-    assert not switch.read().covers("other")
+    assert switch.read().is_there
+    assert not switch.read().covers("one")
+    switch.turn_off("one", "first")
+    switch.turn_off("one", "second")
+    assert (switch.read().covers("one"), switch.read().covers("other")) == (True, False)
+    assert "first" in switch.about("one"), "a switch that is there keeps what it says"
     switch.turn_off("all")
     assert switch.read().covers("other")
-    assert "a test" in switch.about("one")
     assert switch.turn_on("all")
     assert switch.turn_on("one")
     assert not switch.turn_on("one"), "it was on already"
     assert not switch.read().names
 
 
-def test_a_switch_that_is_there_keeps_what_it_says(root: Path) -> None:
+def test_without_the_folder_nothing_is_off_and_switching_off_makes_it(root: Path) -> None:
+    shutil.rmtree(root / "off")
     switch = OffSwitch(Files(root))
-    switch.turn_off("all", "first")
-    switch.turn_off("all", "second")
-    assert "first" in switch.about("all")
-
-
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
+    assert not switch.read().is_there
+    switch.turn_off("all")
+    assert switch.read().covers("job")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def _fifo(path: Path) -> None:
     [
         Path.touch,
         Path.mkdir,
-        _fifo,
+        os.mkfifo,
         lambda path: path.symlink_to("/nonexistent"),
         lambda path: path.write_bytes(os.urandom(1 << 20)),
         lambda path: (path.touch(), path.chmod(0)),
@@ -73,21 +66,19 @@ def test_whatever_has_the_name_switches_off(root: Path, make: Callable[[Path], o
     assert switch.read().covers("job")
 
 
-@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp")])
-def test_something_else_in_the_place_of_the_folder_switches_everything_off(
-    root: Path, make: Callable[[Path], object]
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp"), None])
+def test_what_is_no_folder_or_may_not_be_read_in_its_place_switches_everything_off(
+    root: Path, make: Callable[[Path], object] | None
 ) -> None:
-    shutil.rmtree(root / "off")
-    make(root / "off")
-    assert OffSwitch(Files(root)).read().covers("job")
+    if make is not None:
+        shutil.rmtree(root / "off")
+        make(root / "off")
+    calls = refuses_to_open(errno.EACCES, "off") if make is None else None
+    assert OffSwitch(Files(root, calls=calls)).read().covers("job")
 
 
 def refuses_to_open(number: int, *names: str) -> Calls:
     return Calls(open=refuses(number, os.open, lambda path, *_, **__: path in names))
-
-
-def test_a_folder_that_this_user_may_not_read_switches_everything_off(root: Path) -> None:
-    assert OffSwitch(Files(root, calls=refuses_to_open(errno.EACCES, "off"))).read().covers("job")
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EKEYEXPIRED], ids=errno.errorcode.get)
@@ -121,11 +112,3 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
     assert switch.about("all") == ""
     assert switch.turn_on("all")
     assert {path for path in root.rglob("*") if path.suffix != ".lock"} == records
-
-
-def test_without_the_folder_nothing_is_off_and_switching_off_makes_it(root: Path) -> None:
-    shutil.rmtree(root / "off")
-    switch = OffSwitch(Files(root))
-    assert not switch.read().is_there
-    switch.turn_off("all")
-    assert switch.read().covers("job")

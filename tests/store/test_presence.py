@@ -12,7 +12,7 @@ import pytest
 from jobs import make_job
 from replaced_calls import Calls, refuses
 
-from pfo_fs.store import Files, Presence
+from pfo_fs.store import Files, Mount, Presence
 
 
 @pytest.fixture
@@ -71,18 +71,22 @@ def test_an_error_of_the_file_system_is_no_removal(
     presence, job_id, calls = seen
     if gone:
         shutil.rmtree(root)
-
     setattr(calls, name, refuses(number))
     assert presence.why_gone(job_id) == ""
 
 
-def test_inode_numbers_that_change_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
-    """As SMB without the server's numbers, rclone and other FUSE file systems give them."""
+def test_inode_numbers_that_change_and_a_name_that_a_listing_still_has_are_no_removal(
+    root: Path, seen: tuple[Presence, str, Calls]
+) -> None:
+    """As SMB without the server's numbers, rclone and other FUSE file systems give them; and a name that is cached."""
     presence, job_id, calls = seen
     calls.stat = _with_other_inodes  # type: ignore[method-assign]
     assert presence.why_gone(job_id) == ""
     (root / "directory.json").unlink()  # a purge of old files
     assert presence.why_gone(job_id) == ""
+    calls.stat = refuses(errno.ENOENT, os.stat, lambda path, **_: path == str(root))  # type: ignore[method-assign]
+    assert presence.why_gone(job_id) == ""
+    assert Presence(presence.files).why_gone("other") == "", "before the directory was seen nothing counts as removed"
 
 
 def _on_another_mount(found: os.stat_result) -> os.stat_result:
@@ -104,29 +108,12 @@ def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
 def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pfo_fs.store import presence as module
-    from pfo_fs.store.file_systems import Mount
-
     root.parent.mkdir(parents=True)
     job_id = make_job(root, 1).job_id
-    monkeypatch.setattr(module, "mount_of", lambda path: Mount(point=str(root)))
+    monkeypatch.setattr("pfo_fs.store.presence.mount_of", lambda path: Mount(point=str(root)))
     presence = Presence(Files(root))
     presence.remember()
     root.rename(root.with_name("away"))
     assert presence.why_gone(job_id) == ""
     root.mkdir()  # the empty mount point; a bind mount has the device of what is around it
     assert presence.why_gone(job_id) == ""
-
-
-def test_a_name_that_a_listing_still_has_is_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
-    presence, job_id, calls = seen
-
-    remembered = refuses(
-        errno.ENOENT, os.stat, lambda path, **_: path == str(root)
-    )  # a name that the client has cached
-    calls.stat = remembered  # type: ignore[method-assign]
-    assert presence.why_gone(job_id) == ""
-
-
-def test_before_the_directory_was_seen_nothing_counts_as_removed(tmp_path: Path) -> None:
-    assert Presence(Files(tmp_path)).why_gone("job") == ""

@@ -1,18 +1,23 @@
-"""Finding new jobs among whatever else lies in `jobs/`."""
+"""Finding new jobs among whatever else lies in `jobs/`, when a daemon polls its jobs, and the threads that do it."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from clock import Clock
 from jobs import make_job
+from running import HANGS_AFTER_S
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.coordination.job_folders import LOOK_TAKES_S, JobFolders
+from pfo_fs.coordination.job_folders import LOOK_TAKES_S, Found, JobFolders
+from pfo_fs.coordination.served_jobs import ServedJobs, Workers
 from pfo_fs.errors import StoreError
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
@@ -68,7 +73,7 @@ def test_fifty_jobs_that_start_at_once_are_all_claimed_before_any_is_served(root
         assert claim.kind == "daemon"
 
 
-def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time(
+def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time_and_a_job_that_comes_then_is_found_at_once(
     root: Path, clock: Clock, listed: list[float]
 ) -> None:
     for number in range(10_000):
@@ -78,19 +83,9 @@ def test_a_look_among_ten_thousand_empty_folders_takes_a_bounded_time(
     folders.poll()
     assert clock.now - before <= 2 * LOOK_TAKES_S
     assert 1 <= len(listed) <= 20
-
-
-@pytest.mark.usefixtures("listed")
-def test_a_job_that_comes_after_thousands_of_empty_folders_is_found_before_they_are_looked_at_again(
-    root: Path, clock: Clock
-) -> None:
-    for number in range(1000):
-        (root / "jobs" / f"empty{number}").mkdir()
-    folders = folders_in(root, clock)
     look(folders, clock, 30)
     job = make_job(root, 1)
-    outcome = folders.poll(list_now=True)
-    assert [coordinator.folder.job_id for coordinator in outcome.jobs] == [job.job_id]
+    assert [coordinator.folder.job_id for coordinator in folders.poll(list_now=True).jobs] == [job.job_id]
 
 
 def test_an_empty_folder_is_looked_at_ever_more_rarely(root: Path, clock: Clock, listed: list[float]) -> None:
@@ -114,20 +109,15 @@ def test_a_folder_that_gets_its_job_a_moment_later_is_claimed_soon(root: Path, c
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x00" * 100])
-def test_a_damaged_job_is_logged_once_and_does_not_keep_others_from_being_found(
+def test_what_is_no_job_is_left_alone_logged_once_and_does_not_keep_others_from_being_found(
     root: Path, clock: Clock, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     bad, good = make_job(root, 1), make_job(root, 1)
     (root / bad.path / "job.json").write_bytes(content)
-    assert look(folders_in(root, clock), clock, 3600) == [good.job_id]
-    assert len(caplog.records) == 1
-
-
-def test_a_plain_file_or_a_link_in_place_of_a_job_is_left_alone(root: Path, clock: Clock) -> None:
     (root / "jobs" / "file").write_text("hello")
     (root / "jobs" / "link").symlink_to(root)
-    good = make_job(root, 1)
-    assert look(folders_in(root, clock), clock, 60) == [good.job_id]
+    assert look(folders_in(root, clock), clock, 3600) == [good.job_id]
+    assert sum(bad.job_id in record.getMessage() for record in caplog.records) == 1
     assert (root / "jobs" / "file").read_text() == "hello"
 
 
@@ -135,26 +125,8 @@ def test_an_error_that_is_not_foreseen_costs_only_the_job_that_makes_it(
     root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = make_job(root, 1), make_job(root, 1)
-    claim = Coordinator.claim
-
-    def fails(self: Coordinator, names: set[str]) -> bool:
-        if self.folder.job_id == bad.job_id:
-            raise ZeroDivisionError
-        return claim(self, names)
-
-    monkeypatch.setattr(Coordinator, "claim", fails)
+    monkeypatch.setattr(Coordinator, "claim", lambda self, names: self.folder.job_id != bad.job_id or 1 // 0)
     assert look(folders_in(root, clock), clock, 60) == [good.job_id]
-
-
-def test_a_job_that_is_over_is_archived_after_its_time_and_not_served(root: Path, clock: Clock) -> None:
-    job = make_job(root, 1)
-    job.write(bodies.EndBody(reason="finished"))
-    folders = folders_in(root, clock, archive_after_s=100)
-    assert look(folders, clock, 90) == []
-    assert (root / job.path).exists()
-    look(folders, clock, 30)
-    assert not (root / job.path).exists()
-    assert (root / "archive" / job.job_id).exists()
 
 
 def aged(path: Path, seconds: float) -> None:
@@ -162,29 +134,21 @@ def aged(path: Path, seconds: float) -> None:
         os.utime(one, (one.stat().st_atime, one.stat().st_mtime - seconds))
 
 
-def test_ended_jobs_and_folders_without_a_job_are_archived_by_their_own_age_whoever_has_watched_them(
+def test_ended_jobs_are_archived_by_their_own_age_whoever_has_watched_them_and_others_stay(
     root: Path, clock: Clock
 ) -> None:
     young, old, empty = make_job(root, 1), make_job(root, 1, attempt="b"), root / "jobs" / "empty"
     empty.mkdir()
-    for job in (young, old):
+    for job, age_s in ((young, 80), (old, 110)):
         job.write(bodies.EndBody(reason="finished"))
-    for path, age_s in ((root / young.path, 80), (root / old.path, 110), (empty, 110)):
-        aged(path, age_s)
+        aged(root / job.path, age_s)
+    aged(empty, 1000)
     folders = folders_in(root, clock, archive_after_s=100)
-    look(folders, clock, 5)
-    assert [path.name for path in (root / "jobs").iterdir()] == [young.job_id]
+    assert look(folders, clock, 5) == []
+    assert {path.name for path in (root / "jobs").iterdir()} == {young.job_id, "empty"}
     look(folders, clock, 20)
-    assert not list((root / "jobs").iterdir())
-
-
-def test_a_folder_with_files_of_another_program_stays_where_it_is(root: Path, clock: Clock) -> None:
-    weights = root / "jobs" / "run-1" / "weights.bin"
-    weights.parent.mkdir()
-    weights.write_text("of another program")
-    aged(weights.parent, 1000)
-    look(folders_in(root, clock, archive_after_s=100), clock, 1000)
-    assert weights.exists()
+    assert {path.name for path in (root / "archive").iterdir()} == {young.job_id, old.job_id}
+    assert empty.exists(), "it is for `pfo-fs prune`"
 
 
 def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, clock: Clock) -> None:
@@ -227,3 +191,123 @@ def test_a_job_whose_folder_is_missing_from_two_listings_is_reported(root: Path,
     assert gone == [job.job_id]
     (root / "elsewhere").rename(root / job.path)
     assert look(folders, clock, 2) == [job.job_id]
+
+
+Wait = Callable[..., Any]
+
+
+class PolledJob:
+    """A coordinator that only counts; it is also its own folder."""
+
+    state, is_mine, is_calm = "running", True, False
+
+    def __init__(self, job_id: str, clock: Clock, pause_s: float) -> None:
+        self.job_id, self.pause_s, self.polls = job_id, pause_s, 0
+        self.clock, self.polled_at = clock, 0.0
+        self.folder = self
+        self.last_alive = clock()
+
+    def poll(self) -> float:
+        self.polls += 1
+        self.polled_at = self.clock()
+        return self.pause_s
+
+    def close(self) -> None:
+        pass
+
+
+class Folders:
+    def __init__(self, jobs: list[PolledJob]) -> None:
+        self.found = Found(jobs=cast(Any, jobs), again_in_s=1e9)
+
+    def poll(self, *, list_now: bool) -> Found:
+        return self.found
+
+
+def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
+    return ServedJobs(
+        cast(JobFolders, Folders(jobs)),
+        max_idle_s=1e9,
+        interval_s=1e9,
+        wake=lambda: None,
+        monotonic=clock,
+    )
+
+
+def run(served: ServedJobs, clock: Clock, seconds: float, wait_for: Wait) -> None:
+    until = clock() + seconds
+    while clock() < until:
+        served.serve()  # uses the results of the polls that have ended, and starts those that are due
+        wait_for(lambda: not served.busy, what="the polls of this turn")
+        clock.now += 0.01
+
+
+def test_a_job_that_is_polled_often_makes_the_others_be_polled_hardly_more_often(clock: Clock, wait_for: Wait) -> None:
+    eager, other = PolledJob("eager", clock, 0.02), PolledJob("other", clock, 0.2)
+    served = serve([eager, other], clock)
+    run(served, clock, 10.0, wait_for)
+    served.close()
+    assert eager.polls > 300
+    assert 45 <= other.polls <= 75
+
+
+def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Clock, wait_for: Wait) -> None:
+    first, second = PolledJob("first", clock, 1.0), PolledJob("second", clock, 1.0)
+    served = serve([first, second], clock)
+    run(served, clock, 0.5, wait_for)
+    second.pause_s = 1.2  # its next poll moves by 0.2 s
+    run(served, clock, 1.0, wait_for)
+    second.pause_s = 1.0
+    run(served, clock, 10.0, wait_for)
+    assert first.polled_at == second.polled_at
+    served.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers(3)
+    yield made
+    made.close()
+
+
+def test_a_call_that_takes_long_holds_up_no_other_and_each_runs_once(workers: Workers, wait_for: Wait) -> None:
+    held, done = threading.Event(), []
+    workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
+    for number in range(50):
+        workers.start(lambda number=number: done.append(number))  # type: ignore[misc]
+    wait_for(lambda: workers.retry() or len(done) == 50, what="the other calls")
+    assert workers.busy
+    held.set()
+    wait_for(lambda: not workers.busy, what="the first call")
+    assert sorted(done) == list(range(50))
+
+
+def test_an_exception_is_logged_and_the_next_call_runs(
+    workers: Workers, wait_for: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+    workers.start(lambda: 1 // 0 and None)
+    workers.start(lambda: done.append(1))
+    wait_for(lambda: done, what="the next call")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_closed_workers_end_their_threads(wait_for: Wait) -> None:
+    before = threading.active_count()
+    workers = Workers(2)
+    workers.start(lambda: None)
+    workers.close()
+    wait_for(lambda: threading.active_count() <= before, what="the end of the threads")
+
+
+def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+    monkeypatch.setattr("pfo_fs.coordination.served_jobs.PATIENCE_S", 60.0)
+    workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
+    workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
+    assert begun.wait(HANGS_AFTER_S)
+    workers.start(lambda: done.append(1))
+    held.set()
+    wait_for(lambda: done and not workers.busy, what="the first two calls")
+    workers.start(lambda: done.append(2))
+    wait_for(lambda: len(done) == 2, what="the third call")
+    workers.close()

@@ -1,7 +1,8 @@
-"""Jobs in the shared directory, and the mounts they lie on."""
+"""Jobs in the shared directory, the mounts they lie on, and who leads: only a record that proves itself counts."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 from jobs import make_job, rank_infos
 
-from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
+from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreUnavailable
+from pfo_fs.store import Files, SharedDirectory, bodies, mount_of
+from pfo_fs.store.file_systems import SystemCalls
 from pfo_fs.store.locks import courtesy_lock
+from pfo_fs.store.records import Header, encode
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -32,7 +35,7 @@ MOUNTS = """\
     ],
 )
 def test_the_innermost_mount_says_the_file_systems_type(path: str, kind: str) -> None:
-    assert filesystem_type(path, MOUNTS) == kind
+    assert mount_of(path, MOUNTS).kind == kind
 
 
 def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
@@ -62,25 +65,15 @@ def test_a_file_system_without_locks_is_used_without(
         assert not held
 
 
-def test_lock_files_have_the_folders_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o2770)
-    with courtesy_lock(Files(tmp_path), "x.lock"):
-        pass
-    assert (tmp_path / "x.lock").stat().st_mode & 0o777 in (0o660, 0o640)
-
-
-def test_two_hosts_that_see_one_directory_agree_on_its_id(tmp_path: Path) -> None:
-    first = SharedDirectory.open(tmp_path / "pfo", create=True)
-    again = SharedDirectory.open(tmp_path / "pfo", create=True)
-    assert first.directory_id() == again.directory_id() != ""
-    SharedDirectory.open(tmp_path / "pfo").check_same(first.directory_id(), "", "")
-
-
-def test_a_host_that_sees_another_directory_gets_an_error_that_asks_about_its_mount(tmp_path: Path) -> None:
-    here, there = (SharedDirectory.open(tmp_path / name, create=True) for name in ("here", "there"))
-    with pytest.raises(StoreError, match=rf"another directory at {tmp_path}/here .*mounted") as caught:
+def test_hosts_agree_on_their_directory_by_its_id_and_an_error_asks_about_the_mount(tmp_path: Path) -> None:
+    here, again, there = (SharedDirectory.open(tmp_path / name, create=True) for name in ("here", "here", "there"))
+    assert here.directory_id() == again.directory_id() != ""
+    again.check_same(here.directory_id(), "", "")
+    with pytest.raises(NotShared, match=rf"another directory at {tmp_path}/here .*mounted"):
         here.check_same(there.directory_id(), make_job(tmp_path / "there", 1).job_id, "attempt")
-    assert not isinstance(caught.value, StoreUnavailable)
+    (tmp_path / "here" / "directory.json").write_text("junk")
+    with pytest.raises(RecordError, match=r"directory\.json"):
+        here.directory_id()
 
 
 def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> None:
@@ -101,13 +94,6 @@ def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
     shared.check_same(directory_id, job.job_id, "mine")
     with pytest.raises((NotShared, RecordError)):
         shared.check_same(directory_id, job.job_id, "another")
-
-
-def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:
-    shared = SharedDirectory.open(tmp_path / "pfo", create=True)
-    (tmp_path / "pfo" / "directory.json").write_text("junk")
-    with pytest.raises(RecordError, match=r"directory\.json"):
-        shared.directory_id()
 
 
 def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
@@ -144,7 +130,6 @@ def test_newest_jobs_come_first_and_names_without_a_date_of_the_past_last(tmp_pa
     for name in names:
         (tmp_path / "pfo" / "jobs" / name).mkdir()
     assert shared.newest_job_ids() == [names[1], names[3], "zzz", names[2], "0"]
-    assert shared.newest_job_ids(known={"zzz"})[2] == names[2]
 
 
 def test_a_folder_of_a_schedule_with_an_absurd_number_is_not_the_newest(tmp_path: Path) -> None:
@@ -152,3 +137,81 @@ def test_a_folder_of_a_schedule_with_an_absurd_number_is_not_the_newest(tmp_path
     for name in ("0", "1", "999999999", "5000", "007", "1e3", "٣"):
         (tmp_path / folder.path / "sched" / name).mkdir()
     assert folder.schedule_numbers() == [0, 1]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedDirectory:
+    return SharedDirectory.open(tmp_path / "pfo", create=True)
+
+
+def leader(generation: int) -> bodies.LeaderBody:
+    return bodies.LeaderBody(generation=generation, nonce="n", host="login1", pid=1)
+
+
+def take_over(shared: SharedDirectory) -> int:
+    generation = shared.leaders.poll()[1]
+    assert shared.leaders.claim(leader(generation))
+    return generation
+
+
+def fresh(shared: SharedDirectory) -> SharedDirectory:
+    """The same directory, as another daemon sees it."""
+    return SharedDirectory(Files(shared.files.root))
+
+
+def plant(shared: SharedDirectory, name: str, data: bytes = b"") -> None:
+    (shared.files.root / "leaders" / name).write_bytes(data)
+
+
+def record(generation: int) -> bytes:
+    return encode(Header("leader", "", "w"), leader(generation))
+
+
+@pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])
+@pytest.mark.parametrize("data", [b"", b"junk", record(3)])
+def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
+    shared: SharedDirectory, name: str, data: bytes
+) -> None:
+    for _ in range(6):
+        take_over(shared)
+    plant(shared, name, data)
+    for _ in range(5):
+        assert shared.leaders.poll()[0] == 6
+        assert fresh(shared).leaders.poll()[0] == 6
+    assert fresh(shared).leaders.poll()[0] < take_over(fresh(shared)) < 20
+
+
+def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number_of_reads(
+    shared: SharedDirectory,
+) -> None:
+    take_over(shared)
+    for number in range(3, 902):
+        plant(shared, f"{number}.json", b"junk")
+    (shared.files.root / "leaders" / "2.json").mkdir()
+    assert shared.leaders.poll()[0] == 1
+    other = fresh(shared)
+    reads = []
+    real = other.files.read
+    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]  # type: ignore[method-assign]
+    other.leaders.poll()
+    assert len(reads) <= 32
+    assert take_over(other) == 902
+    (shared.files.root / "leaders" / "1.json").unlink()  # that of an older leader changes nothing
+    assert shared.leaders.poll()[0] == fresh(shared).leaders.poll()[0] == 902
+
+
+def test_a_leader_whose_record_was_refused_for_a_while_counts_when_it_can_be_read(
+    shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = fresh(shared)
+    take_over(daemon)
+    take_over(fresh(shared))
+    given = os.read
+
+    def refused(*_: object) -> bytes:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(SystemCalls, "read", staticmethod(refused))
+    assert {daemon.leaders.poll()[0] for _ in range(20)} == {1}
+    monkeypatch.setattr(SystemCalls, "read", staticmethod(given))
+    assert 2 in [daemon.leaders.poll()[0] for _ in range(20)]
