@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pfo_fs.helper import events as e
 from pfo_fs.ipc import messages as m
+from pfo_fs.models import RankInfo
 from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
@@ -63,6 +63,12 @@ class Clients(dict[int, Client]):
         return {self[number].rank for number in self.training()}
 
 
+class StartCoordinator(NamedTuple):
+    """Schedule the job in this process; `rank_infos`: all ranks, where they are not read from the directory."""
+
+    rank_infos: tuple[RankInfo, ...] | None
+
+
 @dataclass
 class Job:
     """What the helper knows of its job.
@@ -80,7 +86,7 @@ class Job:
     coordination: Literal["daemon", "local", "none"] | None = None
     is_open: bool = False
     has_folder: bool = False
-    coordinator: e.StartCoordinator | None = None
+    coordinator: StartCoordinator | None = None
     is_ended: bool = False
     terminated_at_s: float = -math.inf
     first_crash: str = ""

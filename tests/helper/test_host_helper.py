@@ -13,7 +13,6 @@ from jobs import one_f_one_b, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
-from pfo_fs.helper.events import Terminated
 from pfo_fs.helper.operations import PollSchedule, new_schedule
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
@@ -120,7 +119,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
     if before == "goodbye":
         client.send(messages.Goodbye(reason="finished"))
     elif before == "SIGTERM":
-        host.loop.post(Terminated())
+        host.loop.post(host.state.terminated)
     client.close()
     host.thread.join(HANGS_AFTER_S)
     end = folder.read(bodies.EndBody)
@@ -135,7 +134,7 @@ def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_h
     clients[1].send(messages.Goodbye(reason="crashed", message="ValueError: 3"))
     clients[1].close()
     wait_for(lambda: host.times(messages.Goodbye), what="the crash")
-    host.loop.post(Terminated())
+    host.loop.post(host.state.terminated)
     clients[0].close()
     end = wait_for(lambda: folder.read(bodies.EndBody), what="the end")
     assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")

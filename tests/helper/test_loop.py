@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from running import HANGS_AFTER_S
 
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.helper.power_limit_files import carry_out
-from pfo_fs.helper.state import HelperState
+from pfo_fs.helper.process import HelperLoop
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
+from pfo_fs.settings import PFOSettings
 
 
 class HangingFiles:
@@ -51,8 +49,7 @@ def files() -> Iterator[HangingFiles]:
 def client(files: HangingFiles) -> Iterator[HelperClient]:
     token = secrets.token_hex(8)
     address = f"pfo-fs-test-{token}"
-    state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
-    loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
+    loop = HelperLoop(token, files, PFOSettings(), lambda: None, lambda _: "")
     thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
     thread.start()
     client = HelperClient(address, "", token, 0, {}, deadline_s=HANGS_AFTER_S)

@@ -13,7 +13,6 @@ import pytest
 from clock import Clock
 from running import Processes
 
-from pfo_fs.helper import events
 from pfo_fs.helper.resets import Resets
 from pfo_fs.ipc import messages
 
@@ -36,8 +35,8 @@ class Host:
     """A helper with the clock process of rank 3."""
 
     def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
-        self.resets: list[events.Event] = []
-        self.stopped = Resets(lambda: None, lambda _: "", self.resets.append)
+        self.resets: list[tuple[int, messages.GpuToReset]] = []
+        self.stopped = Resets(lambda: None, lambda _: "", lambda *_: None, lambda *gpu: self.resets.append(gpu))
         self.process = processes.start("sleep", "60")
         self._clock, self._wait_for = clock, wait_for
         clocks = messages.Hello(rank=3, role="clocks", token="t", gpu=GPU)
@@ -77,7 +76,7 @@ def test_the_stop_of_a_clock_process_is_told_once_so_that_its_gpu_is_reset(host:
         host.look(1)
         assert len(host.resets) == count - 1, "it may be a debugger's stop"
         host.look(10)
-        assert host.resets == count * [events.ClocksStopped(3, GPU)]
+        assert host.resets == count * [(3, GPU)]
         host.send(signal.SIGCONT, "S")
         host.look(3)
 
@@ -100,7 +99,7 @@ def test_the_result_of_a_reset_is_told_also_if_it_raises(wait_for: WaitFor, rais
             raise RuntimeError("the driver is away")
         return "the driver is away"
 
-    told: list[events.Event] = []
-    Resets(lambda: None, reset, told.append).start(3, GPU)
+    told: list[tuple[object, ...]] = []
+    Resets(lambda: None, reset, lambda *ended: told.append(ended), lambda *_: None).start(3, GPU)
     wait_for(lambda: told, what="the result")
-    assert told == [events.GpuReset(3, GPU, "the driver is away")]
+    assert told == [(3, GPU, "the driver is away")]
