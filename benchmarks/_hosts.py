@@ -19,8 +19,9 @@ from typing import Any, Self
 import _common as common
 
 from pfo_fs.errors import PfoError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import DirectoryOperations, Operation
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler, ScheduleRequest
@@ -82,8 +83,9 @@ class Host(Around):
     """One host: its helper's state, its files, and what the trainers of its ranks would hear."""
 
     def __init__(self, root: str, number: int, size: int, per_host: int) -> None:
+        super().__init__()
         self.operations = DirectoryOperations(root, f"node{number}:1", load_settings().scheduler)
-        self.state = HelperState("token", self, time.monotonic, poll_interval_s=None)
+        self.state = HelperState("token", self)
         self.size = size
         self.ranks = range(number * per_host, min(size, (number + 1) * per_host))
         self.heard: list[Any] = []

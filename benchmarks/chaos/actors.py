@@ -15,9 +15,9 @@ from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import PfoError, RecordError, StoreError
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.job import StartCoordinator
+from pfo_fs.helper.job import Around, StartCoordinator
 from pfo_fs.helper.link import HelperLink
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import RankInfo
 from pfo_fs.store import Files
@@ -140,6 +140,7 @@ class AroundHelper(Around):
     """What the state of a host's helper has around it."""
 
     def __init__(self, host: HostPlace) -> None:
+        super().__init__(host.world.time, host.number)
         self._host = host
 
     def send(self, client: int, message: Any) -> None:
@@ -196,7 +197,7 @@ class HostPlace(Place):
             return
         self.calls = self.new_calls()
         self.operations = Operations(self.world.root, self.calls, self.world.settings.scheduler)
-        self.state = HelperState(TOKEN, AroundHelper(self), self.world.time, poll_interval_s=None, seed=self.number)
+        self.state = HelperState(TOKEN, AroundHelper(self))
         self.events.clear()
         self.tasks.clear()
         self.inboxes.clear()

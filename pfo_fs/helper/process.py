@@ -27,10 +27,10 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.gpu.spec import load_all_ways
 from pfo_fs.errors import PfoError, StoreError, plain_text
-from pfo_fs.helper.job import TERMINATES_WITHIN_S, StartCoordinator
+from pfo_fs.helper.job import TERMINATES_WITHIN_S, Around, StartCoordinator
 from pfo_fs.helper.operations import DirectoryOperations, Operation, new_schedule
 from pfo_fs.helper.resets import LOOK_EVERY_S, Resets
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.process_end import got_sigterm_within, open_trace_of_peer
@@ -69,7 +69,8 @@ class HelperLoop(Around):
         reset: Callable[[m.GpuToReset], str] = reset_gpu,
         output: OwnOutput | None = None,
     ) -> None:
-        self.state = HelperState(token, self, time.monotonic, poll_interval_s=settings.poll_interval)
+        super().__init__()
+        self.state = HelperState(token, self, settings.poll_interval)
         self._output = output
         self._operations = operations
         self._posted: SimpleQueue[Callable[[], object]] = SimpleQueue()

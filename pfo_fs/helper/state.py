@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import random
-from collections.abc import Callable
 from typing import Literal
 
 from pydantic import ValidationError
 
 from pfo_fs.errors import PfoError, StoreError, first_problem
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.job import Client, Clients, Job, StartCoordinator
+from pfo_fs.helper.job import Around, Client, Clients, Job, StartCoordinator
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.resets import OwedResets
@@ -32,59 +30,25 @@ _FIRST_CLIENT_WITHIN_S = 60.0
 """A helper whose first rank has died before it connected ends after a minute."""
 
 
-class Around:
-    """What the state asks of the process around it. No method waits, and none does anything here."""
-
-    def send(self, client: int, message: m.Message) -> None:
-        """Sends to a connection; a client that does not read misses the message."""
-
-    def hang_up(self, client: int) -> None:
-        """Closes a connection."""
-
-    def run(self, operation: op.Operation) -> None:
-        """Has the worker carry an operation out, after earlier ones; `operation_done` tells the result."""
-
-    def coordinate(self, what: StartCoordinator | m.ScheduleApplied) -> None:
-        """Schedules the job in this process, or tells its coordinator what rank 0 follows."""
-
-    def reset_gpu(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
-        """Resets the GPU of a rank, whose clock process cannot, after a pause; `gpu_reset` tells the result."""
-
-    def stop(self) -> None:
-        """Ends the helper: there is nothing left to do."""
-
-
 class HelperState:
     """See the module's docstring. After whatever it was told, `time_passed` does what is due.
 
     Args:
         token: The job's secret, which clients must send first.
-        monotonic: Returns the present time in s.
         poll_interval_s: Seconds between two polls of the directory; None: by the kind of file system.
-        seed: The seed of the random pauses that spread the calls of many hosts.
     """
 
-    def __init__(
-        self,
-        token: str,
-        around: Around,
-        monotonic: Callable[[], float],
-        *,
-        poll_interval_s: float | None,
-        seed: int | None = None,
-    ) -> None:
-        self._around, self._monotonic = around, monotonic
-        self._started_s = monotonic()
-        jitter = random.Random(seed)
+    def __init__(self, token: str, around: Around, poll_interval_s: float | None = None) -> None:
+        self._around = around
+        self._started_s = around.now()
         self._clients = Clients(token)
         self._job = Job()
-        self._board = RankBoard(jitter)
+        self._board = RankBoard(around)
         self._resets = OwedResets(self._board, around.reset_gpu)
-        self._writes = WriteQueue()
-        self._watch = ScheduleWatch(poll_interval_s, jitter, self._started_s)
-        self._health = DirectoryHealth(monotonic)
-        self._local_mount = False
-        self._switch = SwitchWatch(jitter)
+        self._writes = WriteQueue(around)
+        self._watch = ScheduleWatch(poll_interval_s, around)
+        self._health = DirectoryHealth(around.now)
+        self._switch = SwitchWatch(around)
         self._held: Literal["", "off", "removed", "lost"] = ""
 
     # ---- for the process around it
@@ -105,13 +69,13 @@ class HelperState:
 
     def coordinator_alive(self, lease_s: float) -> None:
         """The coordinator of this process has polled; ranks may follow the schedule for `lease_s`, 0 for ever."""
-        for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
+        for told in self._watch.lease(lease_s, 1):
             self._tell_training(told)
 
     def terminated(self, client: int | None = None) -> None:
         """This process got SIGTERM: a batch system ends the job; or only the training process of a connection did."""
         if client is None:
-            self._job.terminated_at_s = self._monotonic()
+            self._job.terminated_at_s = self._around.now()
         elif client in self._clients:
             self._clients[client].terminated = True
 
@@ -125,7 +89,7 @@ class HelperState:
 
     def next_wake_s(self) -> float:
         """Returns when `time_passed` is due if nothing else happens first."""
-        due = [self._writes.due_s(), self._switch.due_s(), self._monotonic() + 5.0]
+        due = [self._writes.due_s(), self._switch.due_s(), self._around.now() + 5.0]
         if self._may_add_progress():  # else a record that waits for a hung file system would keep the loop awake
             due.append(self._board.due_s())
         if self._watches():
@@ -158,7 +122,7 @@ class HelperState:
                 self._around.send(number, m.Refused(message=text))
 
     def _on_known_message(self, number: int, client: Client, message: m.ToHelper) -> None:
-        rank, now_s = client.rank, self._monotonic()
+        rank = client.rank
         match message:
             case m.CreateJob(job=job, attempt=attempt):
                 self._run(op.CreateJob(bodies.JobBody.model_validate(job), attempt))
@@ -170,7 +134,7 @@ class HelperState:
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
-                    self._add(bodies.OrderBody(rank=rank, instructions=instructions))
+                    self._writes.add(bodies.OrderBody(rank=rank, instructions=instructions))
             case m.ScheduleApplied(number=schedule_number, late=late):
                 if rank == 0 and self._job.coordination == "local":
                     self._around.coordinate(message)
@@ -181,16 +145,16 @@ class HelperState:
             case m.LoadsSeen(known=known):
                 self._board.note_loads(rank, known)
             case m.ProgressReport():
-                self._board.note_report(rank, message, now_s, client.gpu.spec if client.gpu is not None else "")
-                times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
+                self._board.note_report(rank, message, client.gpu.spec if client.gpu is not None else "")
+                times = self._board.iteration_times(rank, message)
                 if times is not None and self._job.is_open:
-                    self._add(times)
+                    self._writes.add(times)
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu = None
             case m.ReadProfile() | m.SaveProfile():
-                self._add(message)
+                self._writes.add(message)
             case m.WatchSwitch():
                 self._switch.start()
                 if self._switch.is_known:
@@ -221,12 +185,12 @@ class HelperState:
         log.debug("rank %d joins; this host's progress record is %d", body.rank_info.rank, name)
         self._job.is_open = True
         self._job.coordination = message.coordination
-        self._watch.restart(self._monotonic())
+        self._watch.restart()
         self._job.answered.discard(body.rank_info.rank)
         again = message.helper_name is not None
-        polls_s = self._watch.interval_s(local_mount=False), self._watch.interval_s(local_mount=True)
+        polls_s = self._watch.interval_s(False), self._watch.interval_s(True)
         registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again, polls_s)
-        self._add(registration)
+        self._writes.add(registration)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -241,11 +205,11 @@ class HelperState:
             first_step=message.first_step,
             late=(rank, message.number) in self._job.late,
         )
-        self._add(op.WriteResults(message.number, (body,)))
+        self._writes.add(op.WriteResults(message.number, (body,)))
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
-        if (end := self._job.training_ended(client, reason, text, self._monotonic())) is not None:
-            self._add(end)
+        if (end := self._job.training_ended(client, reason, text, self._around.now())) is not None:
+            self._writes.add(end)
 
     # ---- the shared directory
 
@@ -257,7 +221,7 @@ class HelperState:
         """The worker has carried an operation out; `error` is set if it failed."""
         self._health.finished()
         if isinstance(operation, Asked):
-            self._writes.done(error, self._monotonic(), again=False)
+            self._writes.done(error, again=False)
             failed = m.LogLine(level=logging.WARNING, message=str(error))
             for message in result if isinstance(result, list) else [failed]:
                 self._tell_rank(0, message)
@@ -269,20 +233,20 @@ class HelperState:
             return
         match operation, result:
             case op.OpenDirectory(), bool(is_local):
-                self._local_mount = is_local
+                self._around.local_mount = is_local
             case op.CreateJob(), op.CreatedJob() as created:
                 self._job.is_open = True
-                self._switch.learn(op.SwitchFound(created.off), self._monotonic())
+                self._switch.learn(op.SwitchFound(created.off))
                 self._on_folder()
                 self._on_created(created)
             case op.PollSchedule(), found:
                 if isinstance(found, op.ScheduleFound):
                     self._on_found(found)
-                self._watch.polled(self._monotonic(), local_mount=self._local_mount)
+                self._watch.polled()
             case op.ReadSwitch(), _:
                 was_known, asked_s = self._switch.is_known, self._watch.asked_s
                 highest = max(self._clients.ranks(), default=0)
-                self._switch.looked(result, self._monotonic(), self._local_mount, highest_rank=highest, asked_s=asked_s)
+                self._switch.looked(result, highest_rank=highest, asked_s=asked_s)
                 if self._switch.is_known and not was_known:
                     self._tell_training(m.ClocksHeld(why=self._switch.why))
             case op.CreateJob(), _ if error is not None:
@@ -314,7 +278,7 @@ class HelperState:
             self._job.coordinator = None
 
     def _on_found(self, found: op.ScheduleFound) -> None:
-        for told in self._watch.learn(found, self._monotonic(), local_mount=self._local_mount):
+        for told in self._watch.learn(found):
             self._tell_training(told)
         if self._board.name == 0:
             for level, text in self._watch.texts_for_log(found.current):
@@ -322,21 +286,19 @@ class HelperState:
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (bodies.ProgressBody, bodies.IterationTimesBody)):  # a newer record follows anyway
-            self._writes.done(error, self._monotonic(), again=False)
+            self._writes.done(error, again=False)
             if error is not None:
                 self._board.not_written(write)
             return
-        waits = self._writes.done(error, self._monotonic())
+        waits = self._writes.done(error)
         if isinstance(write, op.RegisterRanks):
             registered = result if isinstance(result, op.RanksRegistered) else op.RanksRegistered()
             if error is None:
                 self._on_folder()
-                self._switch.learn(op.SwitchFound(registered.off), self._monotonic())
+                self._switch.learn(op.SwitchFound(registered.off))
                 self._hold()
             elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
-                self._switch.learn(
-                    op.SwitchFound(gone=str(error)), self._monotonic()
-                )  # no look at the switch comes before
+                self._switch.learn(op.SwitchFound(gone=str(error)))  # no look at the switch comes before
             if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):
@@ -364,13 +326,12 @@ class HelperState:
 
     def time_passed(self) -> None:
         """Does what is due."""
-        now_s = self._monotonic()
+        now_s = self._around.now()
         if self._may_add_progress():
-            error, last = self._health.error, self._clients.have_gone
-            body = self._board.record(now_s, error, local_mount=self._local_mount, last=last)
+            body = self._board.record(self._health.error, last=self._clients.have_gone)
             if body is not None:
-                self._add(body)
-        write = self._writes.next(now_s, self._is_complete)
+                self._writes.add(body)
+        write = self._writes.next(self._is_complete)
         if write is not None:
             self._run(write)
         if self._watches() and now_s >= self._watch.due_s():
@@ -381,9 +342,6 @@ class HelperState:
         self._hold()
         if self._clients.have_gone or (not self._clients and now_s > self._started_s + _FIRST_CLIENT_WITHIN_S):
             self._around.stop()
-
-    def _add(self, write: op.Write) -> None:
-        self._writes.add(write, self._monotonic())
 
     def _is_complete(self, write: op.Write) -> bool:
         """Whether a record has what all ranks of this host tell, or none of them will tell any more."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pfo_fs.arrays import Array
 from pfo_fs.errors import PfoError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import DirectoryOperations, Operation
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
@@ -30,7 +31,9 @@ _CLOCKS = 1_000_000
 class _AroundHelper(Around):
     """Keeps what the helper sends to rank 0, since all ranks of the host get the same, and what its worker is to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda: self.now_s, seed)
+        self.now_s = 0.0
         self.sent: list[m.Message] = []
         self.waiting: deque[Operation] = deque()
 
@@ -74,9 +77,8 @@ class SimulatedRanks:
             for rank, (dp, pp, tp) in enumerate(places)
         ]
         self._operations = DirectoryOperations(root, "simulator", settings.scheduler)
-        self._now_s = 0.0
-        self._around = _AroundHelper()
-        self._helper = HelperState(_TOKEN, self._around, lambda: self._now_s, poll_interval_s=None, seed=cluster.seed)
+        self._around = _AroundHelper(cluster.seed)
+        self._helper = HelperState(_TOKEN, self._around)
         self.schedule = m.NewSchedule(number=-1)
         self.switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
         self._clocks: dict[tuple[bool, ...], Array] = {}  # of the schedule in force, by the halves that follow it
@@ -118,7 +120,7 @@ class SimulatedRanks:
 
     def send(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """Sends a message from a training process to the helper."""
-        self._now_s = now_s
+        self._around.now_s = now_s
         self._helper.message_arrived(rank, message)
         self._work(now_s)
 
@@ -128,7 +130,7 @@ class SimulatedRanks:
 
     def _work(self, now_s: float) -> None:
         """Does what is due, and what the worker is to do."""
-        self._now_s = now_s
+        self._around.now_s = now_s
         self._helper.time_passed()
         while self._around.waiting:
             operation, result, problem = self._around.waiting.popleft(), None, None

@@ -12,9 +12,10 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.errors import PfoError
 from pfo_fs.helper.client import HelperClient
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import DirectoryOperations, Operation, Result
 from pfo_fs.helper.process import HelperLoop
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.settings import PFOSettings
@@ -29,12 +30,13 @@ class Helper(Around):
     """
 
     def __init__(self, *ranks: int) -> None:
+        super().__init__(lambda: self.now_s, seed=0)
         self.now_s = 0.0
         self.sent: list[tuple[int, messages.Message]] = []
         self.operations: list[Operation] = []
         self.coordinated: list[object] = []
         self.resets: list[tuple[int, messages.GpuToReset]] = []
-        self.state = HelperState("token", self, lambda: self.now_s, poll_interval_s=None, seed=0)
+        self.state = HelperState("token", self)
         self.state.begin()
         self.done(self.operations.pop(), True)
         for rank in ranks or (0,):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from jobs import one_f_one_b, rank_infos, results_by_rank
 from running import HANGS_AFTER_S
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import PollSchedule, new_schedule
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
@@ -39,7 +39,7 @@ def test_a_host_registers_how_often_it_looks_for_a_schedule(
     monkeypatch.setattr("pfo_fs.helper.operations.is_local", lambda _: is_local)
     _, folder = host.start(2)
     polls_s = {body.poll_s for body in folder.each_rank()}
-    assert polls_s == {ScheduleWatch(None, random.Random(0), 0.0).interval_s(local_mount=is_local)}
+    assert polls_s == {ScheduleWatch(None, Around()).interval_s(is_local)}
 
 
 def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:

@@ -13,7 +13,8 @@ from jobs import rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreUnavailable
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.state import Around, HelperState
+from pfo_fs.helper.job import Around
+from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.watches import FALLBACK_AFTER_S
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import bodies
@@ -41,9 +42,10 @@ class HelperMachine(RuleBasedStateMachine, Around):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        RuleBasedStateMachine.__init__(self)
+        Around.__init__(self, lambda: self.now_s, seed=0)
         self.now_s = 0.0
-        self.state = HelperState("token", self, lambda: self.now_s, poll_interval_s=None, seed=0)
+        self.state = HelperState("token", self)
         self.running: list[op.Operation] = []
         self.sent: dict[int, list[m.Message]] = {}
         self.trainers: dict[int, int] = {}
