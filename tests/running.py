@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,14 +34,6 @@ class Processes:
 
     def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
         return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
-
-
-@dataclass
-class Gluster:
-    """A volume: its two mounts, and the process that serves it."""
-
-    mounts: tuple[Path, Path]
-    server: subprocess.Popen[bytes]
 
 
 def open_fds() -> set[int]:

@@ -23,10 +23,10 @@ Wait = Callable[..., Any]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, wait_for: Wait) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if lacking := missing():
         pytest.skip(f"needs {lacking}")
-    made = Cluster(tmp_path / "cluster", 4, wait_for)
+    made = Cluster(tmp_path / "cluster", 4)
     yield made
     made.close()
 
@@ -101,13 +101,13 @@ def test_training_goes_on_without_the_server_and_follows_schedules_when_it_is_ba
 ) -> None:
     cluster, job = started.cluster, started.job
     with told_on_failure(job):
-        cluster.server.send_signal(how)
+        cluster.volume.server.send_signal(how)
         at = max(line["step"] for line in job.having("step"))
         wait_for(lambda: len(job.of(step=at + 300)) == 2, "steps while the server does not answer")
         if how == signal.SIGKILL:
-            cluster.restart_server()
+            cluster.volume.restart_server()
         else:
-            cluster.server.send_signal(signal.SIGCONT)
+            cluster.volume.server.send_signal(signal.SIGCONT)
         wait_for(lambda: readable(started), "the directory")
         started.switch_to(1, 1200)
         started.ends_well()

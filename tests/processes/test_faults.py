@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from gluster_volume import Gluster
 from jobs import results_by_rank
-from running import Gluster, Processes
+from running import Processes
 from training_job import HERE, Job, all_made, told_on_failure
 
 from pfo_fs.store import Files, SharedDirectory, bodies

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from commands import pfo_fs
+from gluster_volume import Gluster
 from jobs import results_by_rank
-from running import HANGS_AFTER_S, Gluster, Processes
+from running import HANGS_AFTER_S, Processes
 from training_job import Job, all_made, told_on_failure
 
 from pfo_fs.store import Files, SharedDirectory, bodies
