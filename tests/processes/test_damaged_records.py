@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from jobs import make_job, rank_infos, register, results_by_rank
-from record_corpus import Place, damaged_records, make_directory, places, plant
+from jobs import results_by_rank
+from record_corpus import Place, damaged_records, places, plant
 from running import Processes
 from training_job import Job, all_made, told_on_failure
 
-from pfo_fs.errors import PfoError
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 Wait = Callable[..., Any]
 
@@ -58,43 +57,6 @@ class Damage:
                 (self._root / place.path).unlink(missing_ok=True)
 
 
-def heartbeats(shared: SharedDirectory, pid: int) -> int:
-    """How many heartbeats the daemon with this pid has written; -1 while its record is not what lies there."""
-    try:
-        record = shared.read_daemon()
-    except PfoError:
-        return -1
-    return record.counter if record is not None and record.pid == pid else -1
-
-
-@pytest.mark.slow
-def test_a_daemon_goes_on_whatever_lies_in_the_directory(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
-    root.parent.mkdir()
-    _, folder = make_directory(snapshot)
-    shutil.copytree(snapshot, root)
-    with (tmp_path / "daemon.log").open("w") as log:
-        daemon = processes.daemon(root, "--lease-timeout", "1", stdout=log)
-    shared = SharedDirectory(Files(root))
-    wait_for(lambda: heartbeats(shared, daemon.pid) >= 0, what="the daemon")
-    damage = Damage(root, snapshot, folder)
-
-    @EXAMPLES
-    @given(records=damage.records)
-    def check(records: list[tuple[Place, bytes]]) -> None:
-        before = heartbeats(shared, daemon.pid)
-        damage.do(records)
-        wait_for(lambda: heartbeats(shared, daemon.pid) > before + 1, what="the daemon's next heartbeats")
-        assert daemon.poll() is None
-        damage.undo(records)
-
-    check()
-    fresh = make_job(root, 2)
-    register(fresh, rank_infos(2))
-    wait_for(lambda: fresh.read(bodies.CurrentBody), what="the schedule of a job that began after all that")
-    assert os.listdir(root.parent) == ["pfo"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [True, False], ids=["daemon", "local"])
 def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
@@ -104,7 +66,7 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
     if with_daemon:
         with (tmp_path / "daemon.log").open("w") as log:
-            processes.daemon(root, stdout=log)
+            daemon = processes.daemon(root, stdout=log)
         wait_for(SharedDirectory(Files(root, create=True)).read_daemon, what="the daemon")
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(root)})
     with told_on_failure(job):
@@ -129,6 +91,7 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
             damage.undo(records)
 
         check()
+        assert not with_daemon or daemon.poll() is None
         assert job.finish() == 0
     assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
     assert os.listdir(root.parent) == ["pfo"]

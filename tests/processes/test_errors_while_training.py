@@ -83,17 +83,6 @@ def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.
         opt.on_step_end()
 
 
-def test_names_that_are_none_do_not_end_training(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    opt = make()
-    for name in (None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")):
-        opt.on_step_begin()
-        opt.on_instruction_begin(name)  # type: ignore[arg-type]
-        opt.on_instruction_end(name)  # type: ignore[arg-type]
-        opt.on_step_end()
-    train(opt)
-    assert "pfo-fs is off" not in caplog.text, "so no name has hidden what the next would have done"
-
-
 def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
     opt = make()
     for _ in range(3):

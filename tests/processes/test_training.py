@@ -209,30 +209,6 @@ def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable
 
 
 @pytest.mark.slow
-def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
-    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
-) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("[[('forward', 1200), ('backward', 1200)], [('forward', 1110), ('backward', 1110)]]")
-    job = start_job(
-        2,
-        {
-            "mesh": {"pp": 2},
-            "scheduler": "PointSolution",
-            "scheduler_args": {"solution_path": str(plan)},
-            "short_step": 3,
-            "steps": 10,
-        },
-    )
-    with told_on_failure(job):
-        assert job.finish() == 0
-        warnings = [line for line in job.log if line.startswith("WARNING") and "instruction" in line]
-        assert len(warnings) == 2
-        assert any("rank 1, step 3, instruction 1: the schedule expects 'backward'" in line for line in warnings)
-        assert all(len(log) > 3 and log[-1]["action"] == "reset" for log in job.clock_logs().values())
-
-
-@pytest.mark.slow
 def test_a_rank_without_the_directory_does_not_hold_up_training(
     start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
 ) -> None:
@@ -258,74 +234,6 @@ def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., J
 
 
 @pytest.mark.slow
-def test_no_permission_to_set_clocks_is_one_message_and_training_goes_on(start_job: Callable[..., Job]) -> None:
-    job = start_job(1, {"mesh": {"pp": 1}, "steps": 5}, PFO_FS_SIM_FAULT="permission")
-    with told_on_failure(job):
-        assert job.finish() == 0
-        assert len([line for line in job.log if "may not lock" in line and "WARNING" in line]) == 1
-        assert job.folder.read_rank(0).rank_info.available_frequencies == []  # type: ignore[union-attr]
-
-
-@pytest.mark.slow
-def test_eight_stages_train_by_a_plan_of_lowtimes(
-    tmp_path: Path, shared_data: Path, processes: Processes, wait_for: Wait
-) -> None:
-    """The example, real text and a real plan: loss goes down, every clock of the plan is set."""
-    plan = shared_data / "plans/freqs_pipeline_gpt3-175b_a100_pp8_mb12_01408.py"
-    sim_dir = tmp_path / "sim"
-    example = HERE.parents[1] / "examples/train_pipeline.py"
-    run = processes.python(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8", str(example)),
-        *("--shared-dir", str(tmp_path / "pfo"), "--num-microbatches", "12", "--iterations", "6"),
-        env={
-            **os.environ,
-            "PFO_FS_GPU": "simulated",
-            "PFO_FS_SIM_DIR": str(sim_dir),
-            "PFO_FS_SIM_TIME_SCALE": "4",
-            "PFO_FS_SCHEDULER": "PointSolution3D",
-            "PFO_FS_PROFILE_SECONDS": "0",  # six iterations may be over sooner
-            "PFO_FS_SCHEDULER_ARGS": json.dumps({"solution_path": str(plan)}),
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    output, _ = run.communicate()
-    assert run.returncode == 0, output[-3000:]
-    losses = [float(line.split("loss")[1].split()[0]) for line in output.splitlines() if "loss" in line]
-    assert losses[-1] < losses[0] - 1
-    assert "schedule 0" in output
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
-    folder = shared.job(shared.job_ids()[0])
-    assert folder.read_job() is not None
-    wait_for(lambda: len(results_by_rank(folder, 0)) == 8, "results of all stages")
-    assert len({path.name for path in sim_dir.glob("*.log")}) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.gluster
-def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
-    start_job: Callable[..., Job], gluster: Gluster, processes: Processes, wait_for: Wait
-) -> None:
-    """No event crosses the mounts: all is found by polling. The person types on the daemon's side."""
-    here, there = (mount / "pfo" for mount in gluster.mounts)
-    processes.daemon(here)
-    shared = SharedDirectory(Files(here, create=True))
-    wait_for(shared.read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(there), "work_s": 0.02})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
-        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
-        folder = shared.job(job.having("job_id")[0]["job_id"])
-        wait_for(lambda: 0 in folder.numbers(bodies.OrderBody), "the order")
-        (here / folder.path / "schedule.yaml").write_text("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert len(set(job.first_steps_of(1).values())) == 1
-        assert job.finish() == 0
-    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
-    assert end.reason == "finished"
-
-
-@pytest.mark.slow
 @pytest.mark.gluster
 def test_a_hung_file_system_neither_stops_training_nor_its_end(
     start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
@@ -347,50 +255,6 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
         lambda: shared.job(shared.job_ids()[0]).read(bodies.EndBody), "the end, once the file system answers"
     )
     assert end.reason == "finished"
-
-
-def wrong_share(job: Job, wanted_mhz: dict[str, int], number: int) -> float:
-    """The share of the device's time in instructions under a schedule that was at another clock than planned."""
-    first = job.first_steps_of(number)[0] + 2  # the first steps are learned from
-    steps = [line for line in job.lines if {"begun", "ended", "step"} & line.keys()]
-    start = next(at for at, line in enumerate(steps) if line.get("step") == first)
-    points = [line for line in steps[start:] if "step" not in line]
-    changes = [(line["t_ns"], line["mhz"]) for line in next(iter(job.clock_logs().values()))]
-    wrong_ns = total_ns = 0
-    for begin, end in zip(points[::2], points[1::2], strict=True):
-        begin_ns, end_ns = begin["at_ns"], end["at_ns"]
-        total_ns += end_ns - begin_ns
-        for (at_ns, mhz), (until_ns, _) in pairwise([*changes, (1 << 62, 0)]):
-            if mhz != wanted_mhz[begin["begun"]]:
-                wrong_ns += max(0, min(until_ns, end_ns) - max(at_ns, begin_ns))
-    return wrong_ns / total_ns
-
-
-@pytest.mark.slow
-def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahead(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    shares = {}
-    for switching in ("device", "launch"):
-        instructions = ["forward", "backward"] * 4
-        job = start_job(
-            1,
-            {"mesh": {"pp": 1}, "switching": switching, "launches": True, "instructions": instructions},
-            PFO_FS_SIM_TIME_SCALE="1",
-        )
-        with told_on_failure(job):
-            wait_for(all_made(job, 1), "the rank")
-            assert job.having("switching")[0]["switching"] == switching
-            wait_for(lambda job=job: job.of(number=0, step=2), "steps")
-            job.put_yaml("stages: {0: {forward: 900, backward: 1200}}\n")
-            wait_for(lambda job=job: len(job.of(number=1)) >= 6, "steps under the schedule")
-            assert job.finish() == 0
-            shares[switching] = wrong_share(job, {"forward": 900, "backward": 1200}, 1)
-            assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
-        job.stop_file.unlink()
-        for path in job.sim_dir.iterdir():
-            path.unlink()
-    assert shares["device"] < shares["launch"] / 2, shares
 
 
 @pytest.mark.slow
@@ -435,6 +299,7 @@ def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(
         wait_for(lambda: job.of(rank=0, step=10), "steps")
         wait_for(lambda: len(results_by_rank(job.folder, 0)) == 2, "what was measured")
         assert job.finish() == 0
+        assert len([line for line in job.log if "may not lock" in line and "WARNING" in line]) == 2
     answer = pfo_fs("advise", job.folder.location, "--json")
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["step_s"] > 0
