@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import msgspec
 import pytest
 from helper_host import Host, joining
 from jobs import rank_infos
-from running import HANGS_AFTER_S
 
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
@@ -39,15 +37,6 @@ def test_ranks_are_held_while_the_switch_is_there(host: Host, mode: str, wait_fo
     hears(client, "off", wait_for)
     switch.turn_on(name)
     hears(client, "", wait_for)
-
-
-def test_the_switch_of_another_job_holds_nobody(host: Host, wait_for: Wait) -> None:
-    client, _ = joined(host, "local")
-    switch = OffSwitch(Files(host.root))
-    switch.turn_off("another")
-    wait_for(lambda: "another" in switch.read().names)
-    switch.turn_off("all")
-    hears(client, "off", wait_for)  # the first message of this kind
 
 
 def test_a_rank_that_joins_while_all_jobs_are_off_hears_that_before_anything_else(host: Host) -> None:
@@ -124,19 +113,4 @@ def test_a_helper_that_replaces_a_dead_one_after_the_directory_was_removed_ends_
     client.send(m.Goodbye(reason="finished"))
     client.close()
     host.thread.join(10)
-    assert not host.thread.is_alive()
-
-
-@pytest.mark.slow
-def test_a_helper_ends_soon_although_what_it_has_to_write_cannot_be_written_any_more(
-    host: Host, wait_for: Wait
-) -> None:
-    client, _ = joined(host, "local")
-    while host.root.exists():  # the coordinator may still write into it
-        shutil.rmtree(host.root, ignore_errors=True)
-    hears(client, "removed", wait_for)
-    client.send(m.OrderSeen(instructions=[("forward", None)]))
-    client.send(m.Goodbye(reason="finished"))
-    client.close()
-    host.thread.join(HANGS_AFTER_S)
     assert not host.thread.is_alive()

@@ -13,7 +13,7 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.helper.job import Around
-from pfo_fs.helper.operations import PollSchedule, new_schedule
+from pfo_fs.helper.operations import new_schedule
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
@@ -52,44 +52,6 @@ def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     message = client.wait_for(NewSchedule, HANGS_AFTER_S)
     plans = [RankPlan([("forward", 1200)])]
     assert message == NewSchedule(number=0, start_step=7, by_hand=True, plans=plans, ranks={0: 0})
-
-
-def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:
-    (client,), folder = host.start()
-    for number, lease_s, word in (
-        (-1, 0.0, 0),
-        (0, 0.0, 0),
-        (0, 60.0, 1),
-        (0, 60.0, 2),
-        (0, 60.0, 0),
-        (-1, 0.0, 0),
-        (0, 0.0, 0),
-    ):
-        current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
-        polls = host.times(PollSchedule)
-        folder.write(current)
-        if lease_s and not word:
-            wait_for(lambda polls=polls: host.times(PollSchedule) > polls + 1)
-            assert client.poll() is None, "this coordinator does not follow the straggler"
-        elif number >= 0:  # else a coordinator that knows nothing of schedules yet
-            told = wait_for(client.poll, what="the word")
-            assert isinstance(told, messages.PaceLeaseRenewed)
-            assert told.lease_s >= lease_s
-            assert bool(told.lease_s) == bool(lease_s)
-
-
-def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
-    (client,), folder = host.start()
-    source = bodies.Source(kind="scheduler", index=0)
-    for number, generation in ((0, 5), (1, 4), (2, 5)):
-        schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
-        folder.write_schedule(number, generation, 0, source, [schedule], rank_infos(1))
-        current = bodies.CurrentBody(generation=generation, number=number, state="running", source=source)
-        folder.write(current)
-        if generation == 5:
-            message = client.wait_for(NewSchedule, HANGS_AFTER_S)
-            assert isinstance(message, NewSchedule)
-            assert message.number == number
 
 
 def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
@@ -174,14 +136,3 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait)
         os.close(writing)
         os.waitpid(child, 0)
         os.close(reading)
-
-
-def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Host, wait_for: Wait) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    clock = host.client(0)
-    result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
-    clock.send(messages.MeasurementReport(number=3, first_step=5, result=result))
-    wait_for(lambda: host.times(messages.MeasurementReport))
-    job = host.create(client)
-    host.join(client, job, info)
-    assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]

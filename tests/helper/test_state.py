@@ -133,6 +133,14 @@ def test_what_loads_explain_and_how_training_ended_is_in_the_next_record_of_prog
         assert "ended without closing the optimizer" in rank.error
 
 
+def test_results_that_reach_a_new_helper_before_training_does_are_kept() -> None:
+    helper, result = Helper(), {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
+    assert helper.hears(0, m.MeasurementReport(number=3, first_step=5, result=result)) == []
+    (registration,) = helper.hears(0, joining())
+    (write,) = (given for given in helper.done(registration) if isinstance(given, op.WriteResults))
+    assert (write.number, [body.first_step for body in write.results]) == (3, [5])
+
+
 def test_why_a_job_waits_for_a_daemon_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     helper = Helper()
     job = {"job_info": {"pp_degree": 1, "dp_degree": 1, "tp_degree": 1, "world_size": 1}, "coordination": "auto"}

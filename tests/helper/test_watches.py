@@ -15,6 +15,7 @@ from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import ScheduleFound
 from pfo_fs.helper.watches import BELIEVED_AFTER_S, DirectoryHealth, ScheduleWatch
 from pfo_fs.ipc import messages as m
+from pfo_fs.ipc.messages import PaceLeaseRenewed
 from pfo_fs.store.bodies import CurrentBody
 
 Pair = tuple[int, int]
@@ -65,6 +66,15 @@ def test_one_stale_read_changes_nothing(stale: Pair | None) -> None:
     for _ in range(20):
         assert ranks.see((1, 4), 3) == 4
         assert ranks.see(stale, 3) == 4
+
+
+def test_words_that_hold_a_schedule_are_passed_on() -> None:
+    watch, told = ScheduleWatch(1.0, Around()), []
+    for number, lease_s, word in [(-1, 0, 0), (0, 0, 0), (0, 60, 1), (0, 60, 2), (0, 60, 0), (-1, 0, 0), (0, 0, 0)]:
+        current = CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
+        told.append([m.lease_s for m in watch.learn(ScheduleFound(current)) if isinstance(m, PaceLeaseRenewed)])
+    # None: this coordinator does not follow the straggler, or knows nothing of schedules yet.
+    assert told == [[], [0.0], [62.0], [62.0], [], [], [0.0]]
 
 
 def test_a_schedule_that_came_after_a_withdrawal_stays() -> None:

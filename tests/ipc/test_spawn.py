@@ -329,6 +329,16 @@ def test_a_process_does_not_inherit_blocked_and_ignored_signals_and_sigterm_wait
 # ---- descriptors
 
 
+@pytest.mark.parametrize("closed", [(0,), (1, 2), (0, 1, 2)], ids=str)
+def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    (tmp_path / "job.py").write_text(
+        f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
+    )
+    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PYTHONPATH": str(PACKAGE.parent)}
+    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, capture_output=True)
+    assert (tmp_path / "trained").exists()
+
+
 def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -> None:
     script = f"""
         import sys
