@@ -14,7 +14,6 @@ import fcntl
 import os
 import socket
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 
 _F_SETSIG, _F_GETSIG = 10, 11
@@ -54,13 +53,6 @@ OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
 FLOCK = "hhqqi4x"
 """A lock, as the kernel takes and tells it: type, whence, start, length, process."""
-
-
-def after_fork_in_child(do: Callable[[], object]) -> None:
-    """Calls `do` in each child that this process forks, where Python can do so."""
-    register = getattr(os, "register_at_fork", None)
-    if register is not None:
-        register(after_in_child=do)
 
 
 def open_memory_file(name: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jobs import make_job, rank_infos
 
-from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreError, StoreUnavailable
+from pfo_fs.errors import NotShared, RecordError, StoreError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, bodies, filesystem_type
 from pfo_fs.store.locks import courtesy_lock
 
@@ -113,7 +113,7 @@ def test_a_damaged_directory_id_is_a_record_error(tmp_path: Path) -> None:
 def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
     (tmp_path / folder.path).rename(tmp_path / "away")
-    with pytest.raises(FolderAway, match="not there now"):
+    with pytest.raises(StoreUnavailable, match="not there now"):
         folder.names()
     (tmp_path / "away").rename(tmp_path / folder.path)
     assert "job.json" in folder.names()
