@@ -164,22 +164,16 @@ class HelperClient:
             CoordinationError: The helper reports an error, has died, or does not answer in time.
         """
         self.send(message)
-        deadline = time.monotonic() + timeout_s
-        while True:
-            answer = self.wait_for(reply, deadline - time.monotonic())
-            if answer is None and self.lost:
-                raise CoordinationError(
-                    f"the helper process ended before it answered {type(message).__name__}{self.how_it_ended(0.5)}"
-                )
-            if answer is None:
-                raise CoordinationError(
-                    f"no answer to {type(message).__name__} within {timeout_s:.0f} s; does the shared directory hang?"
-                )
-            if isinstance(answer, messages.Refused):
-                if answer.taken:
-                    raise AlreadyClaimed(errno.EEXIST, answer.message)
-                raise CoordinationError(answer.message)
-            return answer
+        answer, what = self.wait_for(reply, timeout_s), type(message).__name__
+        if answer is None and self.lost:
+            raise CoordinationError(f"the helper process ended before it answered {what}{self.how_it_ended(0.5)}")
+        if answer is None:
+            raise CoordinationError(f"no answer to {what} within {timeout_s:.0f} s; does the shared directory hang?")
+        if isinstance(answer, messages.Refused):
+            if answer.taken:
+                raise AlreadyClaimed(errno.EEXIST, answer.message)
+            raise CoordinationError(answer.message)
+        return answer
 
     def wait_for(
         self, kind: type[Reply] | tuple[type[Reply], ...], timeout_s: float
