@@ -86,18 +86,19 @@ class Host:
     """One host.
 
     Attributes:
+        operations: Carries the helper's operations out; None: on the real directory.
         resets: The GPUs that the helper has reset.
         handled: What the helper has handled so far: messages and ended operations.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, operations: Any = None) -> None:
         self.root = root
         self.token = secrets.token_hex(8)
         self.address = f"pfo-fs-test-{self.token}"
         self.resets: list[messages.GpuToReset] = []
         server = transport.listen(self.address)
         settings = PFOSettings()
-        operations = DirectoryOperations(str(root), "test", settings.scheduler)
+        operations = operations or DirectoryOperations(str(root), "test", settings.scheduler)
         self.loop = HelperLoop(self.token, operations, settings, lambda: None, self.reset)
         self.state = self.loop.state
         self.handled: list[object] = []
