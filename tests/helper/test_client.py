@@ -71,15 +71,13 @@ def answers(client: HelperClient) -> bool:
     return isinstance(client.wait_for(messages.Joined, HANGS_AFTER_S), messages.Refused)
 
 
-def test_of_ranks_that_start_at_once_one_starts_the_helper_whatever_their_numbers(make: Make) -> None:
+def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_died(
+    make: Make, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
     clients = [make(rank) for rank in (4, 5, 6)]
     assert len(starters(clients)) == 1
     assert all(map(answers, clients))
-
-
-def test_any_rank_replaces_a_dead_helper_and_only_one_does(make: Make, wait_for: WaitFor, monkeypatch: Any) -> None:
-    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
-    clients = [make(rank) for rank in (4, 5, 6)]
     die(clients, wait_for)
     for each in clients:
         each.revive([])
@@ -128,16 +126,6 @@ def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkey
     monkeypatch.setattr(transport, "listen", in_use)
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
-
-
-def test_a_call_that_this_host_does_not_allow_is_not_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: str) -> socket.socket:
-        with transport.refusals_named("connect"):
-            raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(transport, "connect", refused)
-    with pytest.raises(transport.CallRefused, match=r"connect\(\) is not allowed"):
-        make(0, deadline_s=math.inf)
 
 
 def test_a_socket_that_the_program_opens_where_it_had_closed_ours_is_neither_read_nor_written(make: Make) -> None:
