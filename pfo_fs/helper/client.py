@@ -65,7 +65,6 @@ class HelperClient:
         self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
-        in_forked_children(self._close_in_child)
         begin = time.monotonic()
         while not self._connect():
             if self.process is None:
@@ -77,6 +76,7 @@ class HelperClient:
                     f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
                 )
             time.sleep(0.01)
+        in_forked_children(self.close)  # a data loader must not keep a helper alive, nor speak to it
 
     def _connect(self) -> bool:
         try:
@@ -244,11 +244,6 @@ class HelperClient:
             self.lost = error.errno != errno.EMSGSIZE
             return False
         return True
-
-    def _close_in_child(self) -> None:
-        """A data loader must not keep a helper alive, nor speak to it."""
-        if self._connected_s:
-            self.close()
 
     def close(self) -> None:
         """Ends the connection; the helper still writes what it has received."""
