@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from pfo_fs.store import Files, SharedDirectory
+
 T = TypeVar("T")
 
 HANGS_AFTER_S = 300.0
@@ -34,6 +36,12 @@ class Processes:
 
     def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
         return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
+
+    def leader(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        """A daemon that has begun to lead."""
+        daemon = self.daemon(shared_dir, *arguments, **options)
+        wait_for(SharedDirectory(Files(shared_dir, create=True)).read_daemon, "a leader")
+        return daemon
 
 
 def open_fds() -> set[int]:

@@ -33,7 +33,7 @@ def main() -> None:
     shape, steps, stop_file = given.pop("mesh"), given.pop("steps", 1_000_000), given.pop("stop_file", None)
     work_s, die = given.pop("work_s", 0.005), given.pop("die", None)
     odd_shared_dir = given.pop("shared_dir_of_rank_1", None)
-    launches = given.pop("launches", False)
+    launches, instructions = given.pop("launches", False), given.pop("instructions", ["forward", "backward"])
     if odd_shared_dir and rank == 1:
         given["shared_dir"] = odd_shared_dir
     mesh = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
@@ -54,7 +54,7 @@ def main() -> None:
     with opt:
         for step in range(steps):
             opt.on_step_begin()
-            for name in ("forward", "backward"):
+            for name in instructions:
                 opt.on_instruction_begin(name)
                 if launches and (kernels := opt.simulated_kernels()) is not None:
                     kernels.stream.launch(name)  # and goes on

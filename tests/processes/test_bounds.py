@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import current_of, leader_record, make_job, number_of, rank_infos, register, write_results
+from jobs import current_of, make_job, number_of, rank_infos, register, write_results
 from running import Processes
 
 from pfo_fs.coordination import results
@@ -44,8 +44,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
     tmp_path: Path, processes: Processes, wait_for: Wait
 ) -> None:
-    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
     for folder in jobs.values():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster import Cluster, Host, missing
 from running import Processes
-from training_job import Job, all_made, told_on_failure
+from training_job import Job
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
@@ -49,10 +49,9 @@ class Started:
         self.standby = self.daemon(standby)
         given = {"mesh": {"pp": 2}, "work_s": 0.02}
         self.job = start_job(2, given, hosts=cluster.hosts[:2], PFO_FS_GPU="simulated")
-        with told_on_failure(self.job):
-            wait_for(all_made(self.job, 2), "both ranks")
+        with self.job:
             assert {line["coordination"] for line in self.job.having("coordination")} == {"daemon"}
-            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, "the first schedule")
+            self.job.follows(0)
         self.folder: JobFolder = self.shared.job(self.job.having("job_id")[0]["job_id"])
         self.folder.read_job()
         wait_for(lambda: 0 in self.folder.numbers(bodies.OrderBody), "the order")
@@ -69,8 +68,7 @@ class Started:
     def switch_to(self, number: int, mhz: int) -> None:
         """A person edits the schedule on the host of the standby daemon; both ranks change at one step."""
         (self.shared.files.root / self.folder.path / "schedule.yaml").write_text(f"all: {mhz}\n")
-        self.wait_for(lambda: len(self.job.first_steps_of(number)) == 2, f"schedule {number} on both hosts")
-        assert len(set(self.job.first_steps_of(number).values())) == 1
+        self.job.follows(number)
 
     def ends_well(self) -> None:
         """Training ends without an error, its end is recorded, and no rank ever went back to an older schedule."""
@@ -84,7 +82,7 @@ class Started:
 
 def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(started: Started, wait_for: Wait) -> None:
     cut_off = started.cluster.hosts[2]
-    with told_on_failure(started.job):
+    with started.job:
         started.cluster.cut(cut_off)
         wait_for(lambda: started.leader_host() == "host3", "the next leader")
         started.switch_to(1, 1200)
@@ -100,10 +98,9 @@ def test_training_goes_on_without_the_server_and_follows_schedules_when_it_is_ba
     started: Started, wait_for: Wait, how: signal.Signals
 ) -> None:
     cluster, job = started.cluster, started.job
-    with told_on_failure(job):
+    with job:
         cluster.volume.server.send_signal(how)
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 300)) == 2, "steps while the server does not answer")
+        job.trains_on(300)
         if how == signal.SIGKILL:
             cluster.volume.restart_server()
         else:
@@ -118,10 +115,9 @@ def test_a_host_of_ranks_that_is_cut_off_from_the_server_gets_the_schedule_later
 ) -> None:
     """The helper on that host hangs in a call; the rank there trains on, and so does the other one."""
     cluster, job = started.cluster, started.job
-    with told_on_failure(job):
+    with job:
         cluster.hide_server(cluster.hosts[1])
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 200)) == 2, "steps of both ranks")
+        job.trains_on(200)
         cluster.show_server(cluster.hosts[1])
         started.switch_to(1, 1200)
         started.ends_well()

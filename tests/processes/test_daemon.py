@@ -40,11 +40,9 @@ Wait = Callable[..., Any]
 
 def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
-    first = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    first = processes.leader(tmp_path, *arguments, env=ENVIRONMENT)
     second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
+    folder, infos = register(make_job(tmp_path, 2)), rank_infos(2)
     wait_for(lambda: number_of(folder) == 0, what="schedule 0")
     leader = leader_record(tmp_path)
     assert leader is not None
@@ -60,14 +58,12 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
 @pytest.mark.slow
 def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
-    first = processes.daemon(tmp_path, "--lease-timeout", "1")
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    first = processes.leader(tmp_path, "--lease-timeout", "1")
     first.send_signal(signal.SIGSTOP)
     second = processes.daemon(tmp_path, "--lease-timeout", "1")
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the takeover")  # type: ignore[union-attr]
     first.send_signal(signal.SIGCONT)
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
     wait_for(lambda: leader_record(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
@@ -98,8 +94,7 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
     gate = tmp_path / "gate"
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(gate)}
-    processes.daemon(tmp_path / "pfo", *arguments, env=environment)
-    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
+    processes.leader(tmp_path / "pfo", *arguments, env=environment)
     processes.daemon(tmp_path / "pfo", *arguments, env=environment)
     slow = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     quick = make_job(tmp_path / "pfo", 2)
@@ -128,8 +123,7 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
         return poll(self)
 
     monkeypatch.setattr(Coordinator, "poll", counted)
-    folder = make_job(tmp_path, 2)
-    register(folder, rank_infos(2))
+    folder = register(make_job(tmp_path, 2))
     start_daemon(tmp_path, scheduler="schedulers:Thoughtful", watch="poll")
     wait_for(lambda: number_of(folder) == 0, what="the schedule")
     beats = leader_record(tmp_path)
@@ -141,10 +135,8 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
 
 def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
-    daemon = processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
-    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
-    folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
-    register(folder, rank_infos(2))
+    daemon = processes.leader(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    folder = register(make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"}))
     wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim")
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(HANGS_AFTER_S) == 0
@@ -173,8 +165,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
     start_daemon(tmp_path, scheduler="schedulers:SlowFirst", watch="poll", poll_interval=0.05, lease_timeout=0.3)
     wait_for(lambda: leader_record(tmp_path), what="a leader")
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
     other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
     assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
@@ -210,8 +201,7 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
     wait_for(lambda: True in listening, what="file-system events")
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     assert failures == [1]
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from jobs import results_by_rank
 from record_corpus import Place, damaged_records, places, plant
 from running import Processes
-from training_job import Job, all_made, told_on_failure
+from training_job import Job
 
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import JobFolder
 
 Wait = Callable[..., Any]
 
@@ -66,14 +66,11 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
     if with_daemon:
         with (tmp_path / "daemon.log").open("w") as log:
-            daemon = processes.daemon(root, stdout=log)
-        wait_for(SharedDirectory(Files(root, create=True)).read_daemon, what="the daemon")
+            daemon = processes.leader(root, stdout=log)
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(root)})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(number=0, step=5), what="steps")
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, what="the switch")
+    with job:
+        job.follows(0)
+        job.switches()
         wait_for(lambda: list(results_by_rank(job.folder, 1)) == [0, 1], what="results")
         shutil.copytree(root, snapshot)
         damage = Damage(root, snapshot, job.folder, number=1)
@@ -82,9 +79,8 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         @EXAMPLES
         @given(records=damage.records)
         def check(records: list[tuple[Place, bytes]]) -> None:
-            before = max(line["step"] for line in job.having("step"))
             damage.do(records)
-            wait_for(lambda: len(job.of(step=before + 30)) == 2, what="thirty more steps of both ranks")
+            job.trains_on(30)
             assert job.is_running
             for pid in helpers:
                 os.kill(pid, 0)
@@ -93,5 +89,5 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         check()
         assert not with_daemon or daemon.poll() is None
         assert job.finish() == 0
-    assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+    assert job.has_default_clocks()
     assert os.listdir(root.parent) == ["pfo"]

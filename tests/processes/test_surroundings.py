@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import leader_record, make_job, rank_infos, register
+from jobs import leader_record, make_job, register
 from running import Processes
 
 import pfo_fs
@@ -39,8 +39,7 @@ def test_files_in_the_working_directory_are_never_run(
         (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
     environment = {**os.environ, "PYTHONPATH": python_path}
     processes.python(*START[way], ".", cwd=root, env=environment)
-    folder, infos = make_job(root, 1), rank_infos(1)
-    register(folder, infos)
+    folder = register(make_job(root, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert not (tmp_path / "ran").exists()
 
@@ -64,8 +63,7 @@ def test_a_daemon_polls_where_file_system_events_cannot_be_had(
 
     monkeypatch.setattr("watchdog.observers.Observer", refuse)
     start_daemon(tmp_path, scheduler="Manual", watch="events")
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
 
 
@@ -83,7 +81,6 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
 
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
     start_daemon(tmp_path, scheduler="Manual", watch="poll", poll_interval=0.05)
-    folder, infos = make_job(tmp_path, 1), rank_infos(1)
-    register(folder, infos)
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert len(refused) == 5

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,7 +18,7 @@ from commands import pfo_fs
 from gluster_volume import Gluster
 from jobs import results_by_rank
 from running import HANGS_AFTER_S, Processes
-from training_job import Job, all_made, told_on_failure
+from training_job import Job
 
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.turns import ALL, NONE, ROUND
@@ -32,18 +31,13 @@ Wait = Callable[..., Any]
 def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
+    with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
         assert [line["coordination"] for line in job.having("coordination")] == ["local", "local"]
-        wait_for(lambda: job.of(number=0, step=5), "steps")
-        job.put_yaml("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
+        job.follows(0)
+        job.switches("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
+        job.ends()
     folder = job.folder
     assert folder.read(bodies.ClaimBody).kind == "local"  # type: ignore[union-attr]
-    assert folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
     assert folder.numbers(bodies.RanksBody) == [0, 1]
     assert folder.schedule_numbers() == [0, 1]
     ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")  # type: ignore[union-attr]
@@ -51,26 +45,18 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
     assert sorted(map(sorted, locked)) == [[1110], [1200]]
-    assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
 
 
 @pytest.mark.slow
 def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
 ) -> None:
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
-    processes.daemon(tmp_path / "pfo")
-    wait_for(shared.read_daemon, "the daemon")
-    job = start_job(4, {"mesh": {"pp": 2, "dp": 2}})
-    with told_on_failure(job):
-        wait_for(all_made(job, 4), "all ranks")
+    processes.leader(tmp_path / "pfo")
+    with start_job(4, {"mesh": {"pp": 2, "dp": 2}}) as job:
         assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
-        wait_for(lambda: job.of(number=0, step=30), "steps")
-        assert set(job.first_steps_of(0).values()) == {0}, "the first schedule came before the first step"
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 4, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
+        assert job.follows(0) == 0, "the first schedule came before the first step"
+        job.switches()
+        job.ends()
     assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
 
 
@@ -80,22 +66,16 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
 ) -> None:
     if with_daemon:
-        processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}})
-    with told_on_failure(job):
-        wait_for(lambda: job.of(number=0, step=5), "steps")
+        processes.leader(tmp_path / "pfo")
+    with start_job(2, {"mesh": {"pp": 2}}) as job:
+        job.follows(0)
         until = max(line["step"] for line in job.having("step")) + 600
         turns = [turn for turn in (1, 2, 3, 0) for _ in range(20)]  # long enough for clocks that act late
-        job.put_yaml(f"all: 1200\nturns: {turns}\nuntil: {until}\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the turns")
-        wait_for(lambda: len(job.first_steps_of(2)) == 2, "the scheduler's schedule")
+        begin = job.switches(f"all: 1200\nturns: {turns}\nuntil: {until}\n")
+        assert begin < until <= job.follows(2)
         folder = job.folder
         assert f"state: ended at step {until}" in (folder.location / "schedule.status.yaml").read_text()
-        assert job.finish() == 0
-    (begin,) = set(job.first_steps_of(1).values())
-    (again,) = set(job.first_steps_of(2).values())
-    assert begin < until <= again
+        job.ends()
     index = folder.read(bodies.IndexBody, number=1)
     assert index is not None
     assert index.after == 0
@@ -109,30 +89,20 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
 def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(step=3), "steps")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-    folder = job.folder
+    with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
     for line in job.having("pid"):
         os.kill(line["pid"], signal.SIGKILL)
-
-    def given_back() -> bool:
-        return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
-
-    wait_for(given_back, "the clocks")
-    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
-    assert end.reason == "crashed"
+    wait_for(job.has_default_clocks, "the clocks")
+    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "crashed"
 
 
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
     """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
-    job = start_job(1, {"mesh": {"pp": 1}})
-    with told_on_failure(job):
+    with start_job(1, {"mesh": {"pp": 1}}) as job:
         wait_for(lambda: job.of(step=3), "steps")
     os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
     assert job.processes[0].wait(HANGS_AFTER_S) == -signal.SIGTERM
@@ -145,20 +115,14 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
     start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
 ) -> None:
     if with_daemon:
-        processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(number=0, step=5), "steps")
+        processes.leader(tmp_path / "pfo")
+    with start_job(2, {"mesh": {"pp": 2}}) as job:
+        job.follows(0)
         for line in job.having("helper_pid"):
             if line["helper_pid"]:
                 os.kill(line["helper_pid"], signal.SIGKILL)
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
-        assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "finished"
+        job.switches()
+        job.ends()
 
 
 @pytest.mark.slow
@@ -169,8 +133,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
     environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
     if coordination == "daemon":
-        daemon = processes.daemon(tmp_path / "pfo", env=environment)
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
+        daemon = processes.leader(tmp_path / "pfo", env=environment)
     job = start_job(2, {"mesh": {"pp": 2}, "coordination": coordination}, **setting)
 
     def all_at(mhz: int) -> bool:
@@ -181,9 +144,8 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
         locked = [{line["mhz"] for line in log[before[name] :]} for name, log in job.clock_logs().items()]
         return all(mhz in clocks if mhz else not clocks & {900, 1200} for clocks in locked)
 
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        job.put_yaml("straggler: {slowdown: 1.2}\n")
+    with job:
+        (job.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2}\n")
         wait_for(lambda: all_at(900), "the pace of the straggler")
         helper = next(line["helper_pid"] for line in job.having("helper_pid") if line["helper_pid"])
         if coordination == "daemon":
@@ -201,8 +163,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
 
 @pytest.mark.slow
 def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True)
-    with told_on_failure(job):
+    with start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True) as job:
         assert job.finish() != 0
         end = wait_for(lambda: job.folder.read(bodies.EndBody), "the end")
         assert (end.reason, end.message) == ("crashed", "RuntimeError: as asked")
@@ -214,10 +175,8 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
 ) -> None:
     """As where one node lacks the mount."""
     (tmp_path / "file").touch()
-    job = start_job(
-        2, {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}, LOCAL_RANK="0"
-    )
-    with told_on_failure(job):
+    given = {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}
+    with start_job(2, given, LOCAL_RANK="0") as job:
         assert job.finish() == 0
         assert len(job.of(done=True)) == 2
 
@@ -226,11 +185,8 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
 def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
     jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
     for job in jobs:
-        assert job.finish() == 0
-    ids = [job.having("job_id")[0]["job_id"] for job in jobs]
-    assert len(set(ids)) == 2
-    for job in jobs:
-        assert wait_for(partial(job.folder.read, bodies.EndBody), "the end").reason == "finished"
+        job.ends()
+    assert len({job.having("job_id")[0]["job_id"] for job in jobs}) == 2
 
 
 @pytest.mark.slow
@@ -239,13 +195,10 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
     start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
 ) -> None:
     """The server is stopped: every call on the mount blocks, without an error, for as long as it likes."""
-    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
+    with start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02}) as job:
+        job.follows(0)
         gluster.server.send_signal(signal.SIGSTOP)
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 60)) == 2, "sixty more steps")
+        job.trains_on()
         assert job.finish() == 0, "and the end of training does not wait for the file system"
         assert len(job.of(done=True)) == 2
     folder = gluster.mounts[1]
@@ -262,12 +215,10 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
 def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
     start_job: Callable[..., Job], wait_for: Wait, way: str, changes: set[str]
 ) -> None:
-    instructions = ["forward", "backward"] * 2
-    job = start_job(2, {"mesh": {"pp": 2}, "launches": True, "instructions": instructions, "clock_backend": way})
-    with told_on_failure(job):
-        wait_for(lambda: job.of(number=0, step=5), "steps")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the schedule")
+    given = {"mesh": {"pp": 2}, "launches": True, "instructions": ["forward", "backward"] * 2, "clock_backend": way}
+    with start_job(2, given) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
         wait_for(lambda: job.of(number=1, rank=0)[30:], "steps under it")
         command = [sys.executable, "-m", "pfo_fs", "check", str(job.folder.location), "--steps", "4", "--json"]
         checked = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False)
@@ -291,11 +242,8 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
 def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(
     start_job: Callable[..., Job], wait_for: Wait
 ) -> None:
-    job = start_job(
-        2, {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}, PFO_FS_SIM_FAULT="permission"
-    )
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
+    given = {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}
+    with start_job(2, given, PFO_FS_SIM_FAULT="permission") as job:
         wait_for(lambda: job.of(rank=0, step=10), "steps")
         wait_for(lambda: len(results_by_rank(job.folder, 0)) == 2, "what was measured")
         assert job.finish() == 0
