@@ -99,9 +99,8 @@ class RankBoard:
         log = self._iteration_times.setdefault(rank, IterationTimeLog(self._slower()))
         is_first = info.pp_rank == 0 and info.tp_rank == 0
         log.add(report.iteration_times if is_first else [], report.throttled[:200])
-        if not log.due(self._around.now()):
+        if not log.take(self._around.now()):
             return None
-        log.written(self._around.now())
         return bodies.IterationTimesBody(rank=rank, steps=log.steps, throttled=log.throttled)
 
     def record(self, store_error: str, *, last: bool = False) -> bodies.ProgressBody | None:
@@ -156,30 +155,20 @@ class IterationTimeLog:
         self.steps = [*self.steps, *steps][-_KEPT:]
         self.throttled = throttled
 
-    def due(self, now: float) -> bool:
-        """Returns whether to write a record now (monotonic s): after a change, or long after the last record."""
-        since_s = now - self._written_at
-        if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
-            return False
-        return since_s >= _QUIET * self._interval_s or self._confirmations > 0 or self._has_changed()
-
-    def _has_changed(self) -> bool:
-        if self._written is None:
-            return True
-        number, span_s, throttled = self._written
-        if self.throttled != throttled:
-            return True
-        if not self.steps:
-            return False
-        _, newest_number, newest_s = self.steps[-1]
-        return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
-
-    def written(self, now: float) -> None:
-        is_change = self._written is not None and self._has_changed()
-        self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
-        self._written_at = now
+    def take(self, now: float) -> bool:
+        """Returns whether to write a record now (monotonic s): after a change, or long after the last one; notes that."""
+        since_s, before = now - self._written_at, self._written
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
-        self._written = number, span_s, self.throttled
+        if since_s < self._interval_s or (not self.steps and self.throttled == (before[2] if before else "")):
+            return False
+        has_changed = before is None or self.throttled != before[2]
+        if before is not None and self.steps:
+            has_changed |= number != before[0] or abs(span_s - before[1]) > _CHANGED * before[1]
+        if not (has_changed or self._confirmations > 0 or since_s >= _QUIET * self._interval_s):
+            return False
+        self._confirmations = _CONFIRMATIONS if has_changed and before else max(0, self._confirmations - 1)
+        self._written_at, self._written = now, (number, span_s, self.throttled)
+        return True
 
     def not_written(self) -> None:
         """Notes that a record could not be written: the next one is due after the shortest interval."""

@@ -75,7 +75,6 @@ def test_ranks_are_held_within_seconds_when_the_directory_is_removed_and_go_on_w
     host: Host, mode: str, wait_for: Wait
 ) -> None:
     client, _ = joined(host, mode)
-    wait_for(lambda: host.state.next_wake_s(), what="the first look")
     host.root.rename(host.root.with_name("away"))
     hears(client, "removed", wait_for)
     host.root.with_name("away").rename(host.root)

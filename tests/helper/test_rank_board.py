@@ -53,55 +53,50 @@ def test_a_problem_of_training_stays_when_the_clock_process_has_none(board: Rank
     assert record_of(board, clock).ranks[0].error == "of training"
 
 
-def test_iterations_that_take_the_same_are_written_seldom() -> None:
+def written(*steps: tuple[int, int, float], throttled: str = "") -> IterationTimeLog:
+    """What was written at 100 s."""
     log = IterationTimeLog(1.0)
-    log.add([(0, 0, 1.0)], "")
-    log.written(100.0)
+    log.add(steps, throttled)
+    assert log.take(100.0) == bool(steps or throttled)
+    return log
+
+
+def test_iterations_that_take_the_same_are_written_seldom() -> None:
+    log = written((0, 0, 1.0))
     log.add([(1, 0, 1.002)], "")
-    assert not log.due(105.0)
-    assert log.due(116.0)
+    assert [log.take(at_s) for at_s in (105.0, 116.0)] == [False, True]
 
 
-def test_a_longer_iteration_another_schedule_and_throttling_are_news() -> None:
-    for steps, throttled in (([(1, 0, 1.2)], ""), ([(1, 1, 1.0)], ""), ([(1, 0, 1.0)], "thermal slowdown")):
-        log = IterationTimeLog(1.0)
-        log.add([(0, 0, 1.0)], "")
-        log.written(100.0)
-        log.add(steps, throttled)
-        assert log.due(101.5)
-        assert not log.due(100.5), "but not more often than the interval"
+@pytest.mark.parametrize(
+    ("steps", "throttled"), [([(1, 0, 1.2)], ""), ([(1, 1, 1.0)], ""), ([(1, 0, 1.0)], "thermal slowdown")]
+)
+def test_a_longer_iteration_another_schedule_and_throttling_are_news(
+    steps: list[tuple[int, int, float]], throttled: str
+) -> None:
+    log = written((0, 0, 1.0))
+    log.add(steps, throttled)
+    assert not log.take(100.5), "but not more often than the interval"
+    assert log.take(101.5)
 
 
 def test_a_rank_that_has_nothing_to_say_but_throttling_says_when_it_is_over() -> None:
-    log = IterationTimeLog(1.0)
+    written()
+    log = written(throttled="power brake")
+    assert not log.take(105.0)
     log.add([], "")
-    assert not log.due(100.0)
-    log.add([], "power brake")
-    assert log.due(100.0)
-    log.written(100.0)
-    assert not log.due(105.0)
-    log.add([], "")
-    assert log.due(105.0)
+    assert log.take(105.0)
 
 
 def test_only_the_last_iterations_are_kept() -> None:
-    log = IterationTimeLog(1.0)
-    log.add([(step, 0, 1.0) for step in range(100)], "")
-    assert [step for step, _, _ in log.steps] == list(range(84, 100))
+    assert [step for step, _, _ in written(*((step, 0, 1.0) for step in range(100))).steps] == list(range(84, 100))
 
 
 def test_iterations_after_a_change_are_written_soon_so_that_a_straggler_can_be_confirmed() -> None:
-    log = IterationTimeLog(1.0)
-    log.add([(0, 0, 1.0)], "")
-    for step in range(1, 5):
-        log.written(100.0 + 2 * step)  # the first record, and the confirmations of it
+    log = written((0, 0, 1.0))
     log.add([(5, 0, 1.2)], "")
-    log.written(120.0)
-    due = []
+    assert log.take(120.0)
+    taken = []
     for step in range(6, 12):
         log.add([(step, 0, 1.2)], "")
-        now = 110.0 + 2 * step
-        due.append(log.due(now))
-        if due[-1]:
-            log.written(now)
-    assert due == [True, True, True, False, False, False]
+        taken.append(log.take(110.0 + 2 * step))
+    assert taken == [True, True, True, False, False, False]
