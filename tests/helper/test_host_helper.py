@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helper_host import Host
 from jobs import one_f_one_b, rank_infos, results_by_rank
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
 from pfo_fs.helper.job import Around
@@ -19,8 +17,6 @@ from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import bodies
-
-Wait = Callable[..., Any]
 
 
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
@@ -62,7 +58,7 @@ def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
         host.join(client, job, info, "second")
 
 
-def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host, wait_for: Wait) -> None:
+def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host) -> None:
     clients, folder = host.start(2)
     clients[1].send(messages.ScheduleApplied(number=0, step=9, late=True))
     for rank, client in enumerate(clients):
@@ -89,9 +85,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
     assert end.reason == reason
 
 
-def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(
-    host: Host, wait_for: Wait
-) -> None:
+def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(host: Host) -> None:
     clients, folder = host.start(2)
     clients[1].send(messages.Goodbye(reason="crashed", message="ValueError: 3"))
     clients[1].close()
@@ -119,7 +113,7 @@ def test_equal_schedules_travel_once() -> None:
     assert len(transport.encode(message)) < 20_000
 
 
-def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait) -> None:
+def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
     (client,), _ = host.start()
     reading, writing = os.pipe()
     child = os.fork()

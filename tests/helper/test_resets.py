@@ -5,18 +5,15 @@ from __future__ import annotations
 import signal
 import socket
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clock import Clock
-from running import Processes
+from running import Processes, wait_for
 
 from pfo_fs.helper.resets import Resets
 from pfo_fs.ipc import messages
 
-WaitFor = Callable[..., Any]
 GPU = messages.GpuToReset("nvml:GPU-3")
 
 
@@ -34,11 +31,11 @@ class Connection:
 class Host:
     """A helper with the clock process of rank 3."""
 
-    def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
+    def __init__(self, processes: Processes, clock: Clock) -> None:
         self.resets: list[tuple[int, messages.GpuToReset]] = []
         self.stopped = Resets(lambda: None, lambda _: "", lambda *_: None, lambda *gpu: self.resets.append(gpu))
         self.process = processes.start("sleep", "60")
-        self._clock, self._wait_for = clock, wait_for
+        self._clock = clock
         clocks = messages.Hello(rank=3, role="clocks", token="t", gpu=GPU)
         self.hear(2, clocks)
 
@@ -47,7 +44,7 @@ class Host:
 
     def send(self, number: signal.Signals, then: str) -> None:
         self.process.send_signal(number)
-        self._wait_for(lambda: self.state() == then, what=f"state {then}")
+        wait_for(lambda: self.state() == then, what=f"state {then}")
 
     def state(self) -> str:
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -59,8 +56,8 @@ class Host:
 
 
 @pytest.fixture
-def host(processes: Processes, clock: Clock, wait_for: WaitFor) -> Host:
-    host = Host(processes, clock, wait_for)
+def host(processes: Processes, clock: Clock) -> Host:
+    host = Host(processes, clock)
     wait_for(lambda: host.state() == "S", what="the process")
     return host
 
@@ -93,7 +90,7 @@ def test_a_clock_process_that_has_reset_its_clocks_or_is_gone_is_not_looked_at(h
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_result_of_a_reset_is_told_also_if_it_raises(wait_for: WaitFor, raises: bool) -> None:
+def test_the_result_of_a_reset_is_told_also_if_it_raises(raises: bool) -> None:
     def reset(_: messages.GpuToReset) -> str:
         if raises:
             raise RuntimeError("the driver is away")

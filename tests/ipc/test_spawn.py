@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.ipc import spawn
 
-WaitFor = Callable[..., Any]
 PACKAGE = Path(__file__).parents[2] / "pfo_fs"
 
 
@@ -66,7 +65,7 @@ def answer_of(module: str, *, waits: bool = True) -> Any:
 
 
 def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
@@ -374,7 +373,7 @@ def test_how_a_process_ended_is_said_with_its_last_words(
 
 
 def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known(
-    child_module: Callable[[str], str], wait_for: WaitFor
+    child_module: Callable[[str], str],
 ) -> None:
     child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
     pid = wait_for(lambda: child.pid, what="its id")

@@ -7,14 +7,12 @@ import hashlib
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import current_of, make_job, number_of, rank_infos, register, write_results
-from running import Processes
+from running import Processes, wait_for
 
 from pfo_fs.coordination import results
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -22,7 +20,6 @@ from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
 from pfo_fs.store import Header, JobFolder, bodies, decode, encode
 
-Wait = Callable[..., Any]
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 
@@ -42,7 +39,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 
 
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+    tmp_path: Path, processes: Processes
 ) -> None:
     daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import (
@@ -24,7 +23,7 @@ from jobs import (
     schedule_of,
     write_results,
 )
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 from schedulers import SlowFirst
 
 from pfo_fs.coordination import Coordinator
@@ -35,10 +34,9 @@ from pfo_fs.store import Files, SharedDirectory, Watcher, bodies
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
-Wait = Callable[..., Any]
 
 
-def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes) -> None:
     arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
     first = processes.leader(tmp_path, *arguments, env=ENVIRONMENT)
     second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
@@ -56,7 +54,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
 
 
 @pytest.mark.slow
-def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes) -> None:
     """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
     first = processes.leader(tmp_path, "--lease-timeout", "1")
     first.send_signal(signal.SIGSTOP)
@@ -73,7 +71,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_its_starter_blocks_ends_a_daemon_which_hands_over_at_once(
-    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
+    tmp_path: Path, processes: Processes, number: signal.Signals
 ) -> None:
     blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
     acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
@@ -89,7 +87,7 @@ def test_a_signal_that_its_starter_blocks_ends_a_daemon_which_hands_over_at_once
 
 
 def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jobs_waiting(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+    tmp_path: Path, processes: Processes
 ) -> None:
     gate = tmp_path / "gate"
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
@@ -113,7 +111,7 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
 
 
 def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     looks: list[str] = []
     poll = Coordinator.poll
@@ -133,7 +131,7 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     assert len(looks) < 40, "four a second, or so"
 
 
-def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
     daemon = processes.leader(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
     folder = register(make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"}))
@@ -143,7 +141,7 @@ def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: 
 
 
 def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_same_daemon_leads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     written: list[int] = []
     finished: list[Coordinator] = []
@@ -180,7 +178,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
 
 
 def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_the_directory_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     failures: list[int] = []
     listening: list[bool] = []
@@ -207,14 +205,14 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
 
 
 def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(
-    tmp_path: Path, start_daemon: Callable[..., Daemon], wait_for: Wait, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, start_daemon: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
     start_daemon(tmp_path)
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
 
 
-def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes) -> None:
     processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
     infos = rank_infos(2)
     folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from jobs import results_by_rank
 from record_corpus import Place, damaged_records, places, plant
-from running import Processes
-from training_job import Job
+from running import Processes, wait_for
+from training_job import StartJob
 
 from pfo_fs.store import JobFolder
-
-Wait = Callable[..., Any]
 
 # Processes that run do not start afresh for each example: to make a failing one smaller would show nothing.
 EXAMPLES = settings(
@@ -60,7 +56,7 @@ class Damage:
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [True, False], ids=["daemon", "local"])
 def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
-    tmp_path: Path, start_job: Callable[..., Job], processes: Processes, wait_for: Wait, with_daemon: bool
+    tmp_path: Path, start_job: StartJob, processes: Processes, with_daemon: bool
 ) -> None:
     (tmp_path / "scene").mkdir()
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_helper import FakeClient
+from running import wait_for
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
@@ -136,7 +137,7 @@ def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
     assert opt._clocks.alive()
 
 
-def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make, wait_for: Callable[..., Any]) -> None:
+def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make) -> None:
     opt, client = make(), FakeClient()
     opt._link.close()
     opt._link.client = client

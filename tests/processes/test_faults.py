@@ -9,27 +9,23 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from gluster_volume import Gluster
 from jobs import leader_record, results_by_rank
-from running import Processes
-from training_job import HERE, Job
+from running import Processes, wait_for
+from training_job import HERE, StartJob
 
 pytestmark = pytest.mark.slow
-Wait = Callable[..., Any]
 OUTAGE = ("the shared directory does not answer", "the shared directory cannot be written")
 
 
 class Faulty:
     """Two ranks under a daemon, whose helper meets the faults that a test sets."""
 
-    def __init__(
-        self, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, **more: str
-    ) -> None:
-        self._fault, self._wait_for = tmp_path / "fault", wait_for
+    def __init__(self, start_job: StartJob, processes: Processes, tmp_path: Path, **more: str) -> None:
+        self._fault = tmp_path / "fault"
         self.root = tmp_path / "pfo"
         self.daemon = processes.leader(self.root)
         path = os.pathsep.join((str(HERE / "faulty"), str(HERE.parent), str(HERE.parents[1])))
@@ -49,21 +45,19 @@ class Faulty:
         return [line for line in list(self.job.log) if any(text in line for text in OUTAGE)]
 
     def ends_with_all_results(self) -> None:
-        self._wait_for(lambda: list(results_by_rank(self.job.folder, 0)) == [0, 1], "what was measured")
+        wait_for(lambda: list(results_by_rank(self.job.folder, 0)) == [0, 1], "what was measured")
         self.job.ends()
         assert len(self.job.clock_logs()) == 2
 
 
 @pytest.fixture
-def start(start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait) -> Callable[..., Faulty]:
+def start(start_job: StartJob, processes: Processes, tmp_path: Path) -> Callable[..., Faulty]:
     """Starts such a job, with more variables."""
-    return partial(Faulty, start_job, processes, tmp_path, wait_for)
+    return partial(Faulty, start_job, processes, tmp_path)
 
 
 @pytest.mark.parametrize("error", ["ESTALE", "EIO", "EACCES", "ENOSPC", "EDQUOT"])
-def test_errors_of_the_directory_are_said_once_and_lose_nothing(
-    start: Callable[..., Faulty], wait_for: Wait, error: str
-) -> None:
+def test_errors_of_the_directory_are_said_once_and_lose_nothing(start: Callable[..., Faulty], error: str) -> None:
     faulty = start()
     with faulty.job:
         faulty.begin(error)
@@ -94,7 +88,7 @@ def test_a_host_whose_clock_is_an_hour_ahead_is_served_as_others_are(start: Call
         assert faulty.outages() == []
 
 
-def test_a_job_whose_folder_is_removed_trains_on(start: Callable[..., Faulty], tmp_path: Path, wait_for: Wait) -> None:
+def test_a_job_whose_folder_is_removed_trains_on(start: Callable[..., Faulty], tmp_path: Path) -> None:
     faulty = start()
     with faulty.job:
         away = tmp_path / "away"
@@ -109,7 +103,7 @@ def test_a_job_whose_folder_is_removed_trains_on(start: Callable[..., Faulty], t
         assert len(said) == len({text for text in OUTAGE for line in said if text in line}), said
 
 
-def test_a_host_that_was_frozen_goes_on_where_it_was(start: Callable[..., Faulty], wait_for: Wait) -> None:
+def test_a_host_that_was_frozen_goes_on_where_it_was(start: Callable[..., Faulty]) -> None:
     faulty = start()
     ranks = [psutil.Process(process.pid) for process in faulty.job.processes]
     everything = [each for rank in ranks for each in (rank, *rank.children(recursive=True))]
@@ -128,9 +122,7 @@ def test_a_host_that_was_frozen_goes_on_where_it_was(start: Callable[..., Faulty
 
 
 @pytest.mark.gluster
-def test_a_mount_that_is_gone_stops_neither_training_nor_its_end(
-    start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
-) -> None:
+def test_a_mount_that_is_gone_stops_neither_training_nor_its_end(start_job: StartJob, gluster: Gluster) -> None:
     mount = gluster.mounts[0]
     with start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(mount / "pfo"), "work_s": 0.02}) as job:
         job.follows(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import wait_for
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
@@ -45,7 +46,7 @@ def marks_of(opt: PFOFileOptimizer) -> list[int]:
 
 @pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
 def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_the_job(
-    opt: PFOFileOptimizer, tmp_path: Path, wait_for: Callable[..., Any], child: str
+    opt: PFOFileOptimizer, tmp_path: Path, child: str
 ) -> None:
     begin = opt.on_instruction_begin  # as a training loop may have kept it
     run_step(opt, begin)

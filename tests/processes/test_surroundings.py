@@ -7,17 +7,15 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import leader_record, make_job, register
-from running import Processes
+from running import Processes, wait_for
 
 import pfo_fs
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.store import bodies
 
-Wait = Callable[..., Any]
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
 PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
 START = {
@@ -30,7 +28,7 @@ START = {
     ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
 )
 def test_files_in_the_working_directory_are_never_run(
-    way: str, python_path: str, tmp_path: Path, processes: Processes, wait_for: Wait
+    way: str, python_path: str, tmp_path: Path, processes: Processes
 ) -> None:
     """A group's member plants modules in the shared directory, and the daemon is started there."""
     root = tmp_path / "pfo"
@@ -45,7 +43,7 @@ def test_files_in_the_working_directory_are_never_run(
 
 
 def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+    tmp_path: Path, processes: Processes
 ) -> None:
     (tmp_path / "mine.py").write_text("from pfo_fs.scheduler import Manual\nclass Mine(Manual): pass\n")
     (tmp_path / "statistics.py").write_text("raise SystemExit('planted')\n")
@@ -56,7 +54,7 @@ def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
 
 
 def test_a_daemon_polls_where_file_system_events_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     def refuse() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
@@ -68,7 +66,7 @@ def test_a_daemon_polls_where_file_system_events_cannot_be_had(
 
 
 def test_a_daemon_goes_on_when_threads_can_be_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     start = threading.Thread.start
     refused: list[str] = []

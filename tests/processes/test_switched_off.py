@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from training_job import Job
+from running import wait_for
+from training_job import StartJob
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
-
-Wait = Callable[..., Any]
 
 
 def command(*arguments: object) -> dict[str, Any]:
@@ -24,7 +22,7 @@ def command(*arguments: object) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(
-    start_job: Callable[..., Job], wait_for: Wait
+    start_job: StartJob,
 ) -> None:
     job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
 

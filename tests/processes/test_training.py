@@ -7,30 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 from commands import pfo_fs
 from gluster_volume import Gluster
 from jobs import results_by_rank
-from running import HANGS_AFTER_S, Processes
-from training_job import Job
+from running import HANGS_AFTER_S, Processes, wait_for
+from training_job import StartJob
 
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.turns import ALL, NONE, ROUND
 
 HERE = Path(__file__).parent
-Wait = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
+def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(start_job: StartJob) -> None:
     with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
         assert [line["coordination"] for line in job.having("coordination")] == ["local", "local"]
         job.follows(0)
@@ -49,7 +44,7 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
 
 @pytest.mark.slow
 def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+    start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
     processes.leader(tmp_path / "pfo")
     with start_job(4, {"mesh": {"pp": 2, "dp": 2}}) as job:
@@ -63,7 +58,7 @@ def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+    start_job: StartJob, processes: Processes, tmp_path: Path, with_daemon: bool
 ) -> None:
     if with_daemon:
         processes.leader(tmp_path / "pfo")
@@ -86,9 +81,7 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
 
 
 @pytest.mark.slow
-def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
+def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_job: StartJob) -> None:
     with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
         job.follows(0)
         job.switches("all: 900\n")
@@ -99,7 +92,7 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
 
 
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
-    start_job: Callable[..., Job], wait_for: Wait
+    start_job: StartJob,
 ) -> None:
     """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
     with start_job(1, {"mesh": {"pp": 1}}) as job:
@@ -112,7 +105,7 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+    start_job: StartJob, processes: Processes, tmp_path: Path, with_daemon: bool
 ) -> None:
     if with_daemon:
         processes.leader(tmp_path / "pfo")
@@ -128,7 +121,7 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resume_it_with_the_next_one(
-    coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+    coordination: str, start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
     environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
@@ -162,7 +155,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
 
 
 @pytest.mark.slow
-def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
+def test_an_exception_in_training_is_what_the_job_ended_with(start_job: StartJob) -> None:
     with start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True) as job:
         assert job.finish() != 0
         end = wait_for(lambda: job.folder.read(bodies.EndBody), "the end")
@@ -170,9 +163,7 @@ def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable
 
 
 @pytest.mark.slow
-def test_a_rank_without_the_directory_does_not_hold_up_training(
-    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
-) -> None:
+def test_a_rank_without_the_directory_does_not_hold_up_training(start_job: StartJob, tmp_path: Path) -> None:
     """As where one node lacks the mount."""
     (tmp_path / "file").touch()
     given = {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}
@@ -182,7 +173,7 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(
 
 
 @pytest.mark.slow
-def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
+def test_the_same_training_started_again_is_a_new_job(start_job: StartJob) -> None:
     jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
     for job in jobs:
         job.ends()
@@ -191,9 +182,7 @@ def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., J
 
 @pytest.mark.slow
 @pytest.mark.gluster
-def test_a_hung_file_system_neither_stops_training_nor_its_end(
-    start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
-) -> None:
+def test_a_hung_file_system_neither_stops_training_nor_its_end(start_job: StartJob, gluster: Gluster) -> None:
     """The server is stopped: every call on the mount blocks, without an error, for as long as it likes."""
     with start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02}) as job:
         job.follows(0)
@@ -213,7 +202,7 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "changes"), [("auto", {"lock", "reset"}), ("power-cap", {"limit"})])
 def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
-    start_job: Callable[..., Job], wait_for: Wait, way: str, changes: set[str]
+    start_job: StartJob, way: str, changes: set[str]
 ) -> None:
     given = {"mesh": {"pp": 2}, "launches": True, "instructions": ["forward", "backward"] * 2, "clock_backend": way}
     with start_job(2, given) as job:
@@ -239,9 +228,7 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
 
 
 @pytest.mark.slow
-def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
+def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: StartJob) -> None:
     given = {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}
     with start_job(2, given, PFO_FS_SIM_FAULT="permission") as job:
         wait_for(lambda: job.of(rank=0, step=10), "steps")
