@@ -19,8 +19,8 @@ from typing import Any, Self
 import _common as common
 
 from pfo_fs.errors import PfoError
-from pfo_fs.helper import events as e
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.job import Around
+from pfo_fs.helper.operations import DirectoryOperations, Operation
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
@@ -79,41 +79,40 @@ class MeasureOnce(FrequencyScheduler):
 # ---- hosts
 
 
-class Host:
+class Host(Around):
     """One host: its helper's state, its files, and what the trainers of its ranks would hear."""
 
     def __init__(self, root: str, number: int, size: int, per_host: int) -> None:
+        super().__init__()
         self.operations = DirectoryOperations(root, f"node{number}:1", load_settings().scheduler)
-        self.state = HelperState("token", poll_interval_s=None, now_s=time.monotonic())
+        self.state = HelperState("token", self)
         self.size = size
         self.ranks = range(number * per_host, min(size, (number + 1) * per_host))
         self.heard: list[Any] = []
         self.at = 0.0
         self.has_joined = False
         self.greeted: set[int] = set()
-        self._waiting: deque[Any] = deque()
-        self._do(self.state.first_actions())
-
-    def _do(self, actions: Sequence[Any]) -> None:
-        """Carries out what the state wants done, one operation after the other, as the helper's worker does."""
-        self._queue(actions)
+        self._waiting: deque[Operation] = deque()
+        self.state.begin()
         self._work()
 
-    def _queue(self, actions: Sequence[Any]) -> None:
-        for action in actions:
-            if isinstance(action, e.Send):
-                self.heard.append(action.message)
-            elif isinstance(action, e.Run):
-                self._waiting.append(action.operation)
+    def send(self, client: int, message: m.Message) -> None:
+        self.heard.append(message)
+
+    def run(self, operation: Operation) -> None:
+        self._waiting.append(operation)
 
     def _work(self) -> None:
+        """Carries out what the state wants done, one operation after the other, as the helper's worker does."""
+        self.state.time_passed()
         while self._waiting:
-            operation = self._waiting.popleft()
+            operation, result, problem = self._waiting.popleft(), None, None
             try:
-                done = e.OperationDone(operation, self.operations.execute(operation))
+                result = self.operations.execute(operation)
             except PfoError as error:
-                done = e.OperationDone(operation, error=error)
-            self._queue(self.state.handle(done, time.monotonic()))
+                problem = error
+            self.state.operation_done(operation, result, problem)
+            self.state.time_passed()
 
     def say(self, *messages: tuple[int, Any], role: str = "training") -> None:
         """Processes of ranks greet the helper, then send messages, before the worker gets to the first of them."""
@@ -122,9 +121,9 @@ class Host:
             if client not in self.greeted:
                 self.greeted.add(client)
                 hello = m.Hello(rank=rank, role=role, token="token")  # type: ignore[arg-type]
-                self._queue(self.state.handle(e.MessageArrived(client, hello), time.monotonic()))
+                self.state.message_arrived(client, hello)
         for (_, message), client in zip(messages, clients, strict=True):
-            self._queue(self.state.handle(e.MessageArrived(client, message), time.monotonic()))
+            self.state.message_arrived(client, message)
         self._work()
 
     def create(self, mode: str = "auto") -> dict[str, Any]:
@@ -158,7 +157,7 @@ class Host:
 
     def look(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
-        self._do(self.state.handle(e.TimePassed(), time.monotonic()))
+        self._work()
         return max(0.0, self.state.next_wake_s() - time.monotonic())
 
     def bye(self) -> None:

@@ -11,17 +11,24 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfo_fs import loads
-    from pfo_fs.errors import PfoError
-    from pfo_fs.integrations.any_framework import attach
-    from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer
-    from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
-    from pfo_fs.planner.zeus_profile import InstructionProfilingResult, OfflineProfilingResult
-    from pfo_fs.power_limit import GlobalPowerLimitOptimizer
-    from pfo_fs.scheduler import FrequencyScheduler, PointSolution, PointSolution3D, make_3d_parallel
-    from pfo_fs.settings import PFOSettings
-    from pfo_fs.training.load_clocks import LoadClocks
-    from pfo_fs.training.optimizer import PFOFileOptimizer
+    from pfo_fs import loads as loads
+    from pfo_fs.errors import PfoError as PfoError
+    from pfo_fs.integrations.any_framework import attach as attach
+    from pfo_fs.integrations.huggingface import HFGlobalPowerLimitOptimizer as HFGlobalPowerLimitOptimizer
+    from pfo_fs.models import FrequencySchedule as FrequencySchedule
+    from pfo_fs.models import JobInfo as JobInfo
+    from pfo_fs.models import ProfilingResult as ProfilingResult
+    from pfo_fs.models import RankInfo as RankInfo
+    from pfo_fs.planner.zeus_profile import InstructionProfilingResult as InstructionProfilingResult
+    from pfo_fs.planner.zeus_profile import OfflineProfilingResult as OfflineProfilingResult
+    from pfo_fs.power_limit import GlobalPowerLimitOptimizer as GlobalPowerLimitOptimizer
+    from pfo_fs.scheduler import FrequencyScheduler as FrequencyScheduler
+    from pfo_fs.scheduler import PointSolution as PointSolution
+    from pfo_fs.scheduler import PointSolution3D as PointSolution3D
+    from pfo_fs.scheduler import make_3d_parallel as make_3d_parallel
+    from pfo_fs.settings import PFOSettings as PFOSettings
+    from pfo_fs.training.load_clocks import LoadClocks as LoadClocks
+    from pfo_fs.training.optimizer import PFOFileOptimizer as PFOFileOptimizer
 
 if "PFO_FS_STARTED_PROCESS" in os.environ and sys.argv[:1] != ["-c"]:
     # A process beside training was to be started, but the executable runs the program itself: training once more.
@@ -42,27 +49,7 @@ _HOME = {
     "pfo_fs.training.optimizer": ("PFOFileOptimizer",),
 }
 
-__all__ = [
-    "FrequencySchedule",
-    "FrequencyScheduler",
-    "GlobalPowerLimitOptimizer",
-    "HFGlobalPowerLimitOptimizer",
-    "InstructionProfilingResult",
-    "JobInfo",
-    "LoadClocks",
-    "OfflineProfilingResult",
-    "PFOFileOptimizer",
-    "PFOSettings",
-    "PfoError",
-    "PointSolution",
-    "PointSolution3D",
-    "ProfilingResult",
-    "RankInfo",
-    "__version__",
-    "attach",
-    "loads",
-    "make_3d_parallel",
-]
+__all__ = ["__version__", "loads", *(name for names in _HOME.values() for name in names)]
 
 
 if not TYPE_CHECKING:  # so that mypy knows the names above only

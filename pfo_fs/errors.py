@@ -102,10 +102,6 @@ class StoreUnavailable(StoreError):
     """The file system gave an error that may pass: stale handle, timeout, lost connection."""
 
 
-class FolderAway(StoreUnavailable):
-    """A job's folder cannot be seen now. Its files do not count as removed."""
-
-
 class NotShared(StoreError):
     """This host sees another directory than the host of rank 0, or none: it is not mounted here, or at another path."""
 

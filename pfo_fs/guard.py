@@ -194,26 +194,8 @@ class InTraining(ABC):
 class ZeusCallbacks(InTraining):
     """An optimizer that has all methods of Zeus's `Callback`; those that it does not need do nothing."""
 
-    def on_train_begin(self) -> None:
-        """Training begins."""
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """What an optimizer does at the moments of training that it does not need."""
 
-    def on_train_end(self) -> None:
-        """Training ends."""
-
-    def on_epoch_begin(self) -> None:
-        """An epoch begins."""
-
-    def on_epoch_end(self) -> None:
-        """An epoch ends."""
-
-    def on_step_end(self) -> None:
-        """A step ends."""
-
-    def on_evaluate(self, metric: float) -> None:
-        """The model was evaluated."""
-
-    def on_instruction_begin(self, name: str) -> None:
-        """An instruction begins."""
-
-    def on_instruction_end(self, name: str) -> None:
-        """An instruction ends."""
+    on_train_begin = on_train_end = on_epoch_begin = on_epoch_end = _nothing
+    on_step_end = on_evaluate = on_instruction_begin = on_instruction_end = _nothing

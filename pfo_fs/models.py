@@ -22,16 +22,6 @@ from pydantic import (
 
 from pfo_fs.errors import plain_text
 
-INSTRUCTIONS = (
-    "forward",
-    "backward",
-    "backward_input",
-    "backward_weight",
-    "forward_backward",
-    "recomputation",
-)
-"""Names of instructions that the schedulers know; a training loop may use others."""
-
 T = TypeVar("T")
 
 MAX_WORLD_SIZE = 1_000_000

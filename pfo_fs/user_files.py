@@ -145,23 +145,24 @@ class CsvTable:
 
     def whole(self, column: str, cell: str, most: int = _MOST_NUMBER) -> int:
         """Returns a cell of the last row as a whole number from 0 to `most`."""
-        try:
-            number = float(cell)  # other programs write 3.0
-        except ValueError:
-            number = math.nan
+        number = _float(cell)  # other programs write 3.0
         if not (0 <= number <= most and number.is_integer()):
             self.wrong(column, cell, f"is not a whole number from 0 to {most:,}")
         return int(number)
 
     def number(self, column: str, cell: str, least: float, most: float, what: str = "a number") -> float:
         """Returns a cell of the last row as a number from `least` to `most`."""
-        try:
-            number = float(cell)
-        except ValueError:
-            number = math.nan
+        number = _float(cell)
         if not least <= number <= most:
             self.wrong(column, cell, f"is not {what} from {least:g} to {most:g}")
         return number
+
+
+def _float(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 @contextmanager

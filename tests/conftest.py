@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from gluster_volume import gluster_volume
+from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
-from running import HANGS_AFTER_S, Gluster, Processes, children, wait_for
+from running import HANGS_AFTER_S, Processes, children, wait_for
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+ALWAYS = 10**9
 UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
 
 
@@ -26,15 +28,30 @@ class Profiles(ctypes.Structure):
     _fields_ = [("enforcedProfilesMask", Mask)]
 
 
+class Fault(NamedTuple):
+    """One function fails with one code (0: the package lacks the function), from its `first` call on, `count` times."""
+
+    function: str
+    code: int
+    first: int = 1
+    count: int = ALWAYS
+
+
 class FakeNvml(ModuleType):
-    """The part of pynvml that the package calls; `fails` maps a function's name to the error code that it raises."""
+    """The part of pynvml that the package calls.
+
+    Attributes:
+        fails: The fault of a function, by its name, or the error code that it always raises.
+        calls: How often each function was called.
+    """
 
     NVMLError = NVMLError
     NVML_FI_PWR_SMOOTHING_ENABLED = 251
 
     def __init__(self) -> None:
         super().__init__("pynvml")
-        self.fails: dict[str, int] = {}
+        self.fails: dict[str, int | Fault] = {}
+        self.calls: Counter[str] = Counter()
         self.names = ["NVIDIA A100"] * 3
         self.mig = False
         self.energy_mj = 5_000
@@ -48,18 +65,29 @@ class FakeNvml(ModuleType):
         self.profiles = self.smooths = 0
         self.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t = Profiles
 
-    def _may(self, name: str) -> None:
-        if not self.open and name != "nvmlInit":
-            raise NVMLError(1)
-        if name in self.fails:
-            raise NVMLError(self.fails[name])
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if not name.startswith("nvml"):
+            return found
+        fault = self.fails.get(name)
+        code, first, count = (fault, 1, ALWAYS) if isinstance(fault, int) else fault[1:] if fault else (None, 1, 0)
+        if code == 0:
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Any:
+            self.calls[name] += 1
+            if code is not None and first <= self.calls[name] < first + count:
+                raise NVMLError(code)
+            if not self.open and name != "nvmlInit":
+                raise NVMLError(1)
+            return found(*args)
+
+        return call
 
     def nvmlInit(self) -> None:
-        self._may("nvmlInit")
         self.open += 1
 
     def nvmlShutdown(self) -> None:
-        self._may("nvmlShutdown")
         self.open -= 1
 
     def nvmlDeviceGetCount(self) -> int:
@@ -77,7 +105,6 @@ class FakeNvml(ModuleType):
         return handle
 
     def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
-        self._may("nvmlDeviceGetPciInfo")
         return SimpleNamespace(busId=f"00000000:{handle + 0x3B:02X}:00.0".encode())
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:
@@ -87,45 +114,36 @@ class FakeNvml(ModuleType):
         return self.names[handle].encode()
 
     def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
-        self._may("nvmlDeviceGetMigMode")
         return (int(self.mig), 0)
 
     def nvmlDeviceGetSupportedMemoryClocks(self, handle: int) -> list[int]:
-        self._may("nvmlDeviceGetSupportedMemoryClocks")
         return [405, 1593]
 
     def nvmlDeviceGetSupportedGraphicsClocks(self, handle: int, memory_mhz: int) -> list[int]:
         return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self._may("nvmlDeviceSetGpuLockedClocks")
         self.locked.append((handle, low, high))
 
     def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
-        self._may("nvmlDeviceResetGpuLockedClocks")
         self.locked.append((handle, "reset"))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        self._may("nvmlDeviceGetTotalEnergyConsumption")
         return self.energy_mj
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        self._may("nvmlDeviceGetCurrentClocksEventReasons")
         return self.reasons
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return self.power_mw
 
     def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: int) -> list[int]:
-        self._may("nvmlDeviceGetPowerManagementLimitConstraints")
         return [100_000, 400_000]
 
     def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
-        self._may("nvmlDeviceGetPowerManagementLimit")
         return self.limit_mw
 
     def nvmlDeviceSetPowerManagementLimit(self, handle: int, limit_mw: int) -> None:
-        self._may("nvmlDeviceSetPowerManagementLimit")
         if not 100_000 <= limit_mw <= 400_000:
             raise NVMLError(2)
         self.limit_mw = limit_mw
@@ -134,11 +152,9 @@ class FakeNvml(ModuleType):
         return 400_000
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        self._may("nvmlDeviceGetComputeRunningProcesses")
         return self.processes
 
     def nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(self, handle: int, profiles: Any) -> None:
-        self._may("nvmlDeviceWorkloadPowerProfileGetCurrentProfiles")
         profiles._obj.enforcedProfilesMask.mask[0] = self.profiles
 
     def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> Any:

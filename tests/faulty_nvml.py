@@ -1,4 +1,4 @@
-"""A `pynvml` each of whose functions can fail, at any time, and a clock process over it in virtual time."""
+"""A clock process over a fake `pynvml` in virtual time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import select
 import signal
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from clock import VirtualTime
-from fake_nvml import UUIDS, FakeNvml, NVMLError
+from fake_nvml import UUIDS, FakeNvml, Fault
 
 from pfo_fs import device
 from pfo_fs.device import clock_process, shared_page
@@ -30,7 +29,6 @@ from pfo_fs.device.shared_page import SharedPage
 UUID = UUIDS[0]
 FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")
 CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
-ALWAYS = 10**9
 
 
 def open_descriptors() -> set[int]:
@@ -43,21 +41,10 @@ def open_descriptors() -> set[int]:
     return found
 
 
-class Fault(NamedTuple):
-    """One function fails with one code (0: the package lacks the function), from its `first` call on, `count` times."""
-
-    function: str
-    code: int
-    first: int = 1
-    count: int = ALWAYS
-
-
 class FaultyNvml(FakeNvml):
     """GPUs that keep a locked clock and a power limit, and whose power grows by 10 W every second."""
 
     def __init__(self, now_s: Callable[[], float], *faults: Fault) -> None:
-        self.calls: Counter[str] = Counter()
-        self.faults = {fault.function: fault for fault in faults}
         self.now_s = now_s
         self.set_mhz: list[int] = []
         self.lock_mhz = 0
@@ -65,23 +52,8 @@ class FaultyNvml(FakeNvml):
         self.arbitrated: Callable[[int], int] = lambda mhz: mhz
         """What others make of the clock that is locked."""
         super().__init__()
+        self.fails.update({fault.function: fault for fault in faults})
         self.reasons = 0
-
-    def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
-        if not name.startswith("nvml"):
-            return found
-        fault = self.faults.get(name)
-        if fault is not None and fault.code == 0:
-            raise AttributeError(name)
-
-        def call(*args: Any) -> Any:
-            self.calls[name] += 1
-            if fault is not None and fault.first <= self.calls[name] < fault.first + fault.count:
-                raise NVMLError(fault.code)
-            return found(*args)
-
-        return call
 
     def power_w(self) -> float:
         return 100 + 10 * self.now_s()

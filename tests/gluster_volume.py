@@ -12,14 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from running import HANGS_AFTER_S, Gluster, wait_for
+from running import HANGS_AFTER_S, wait_for
 
 _SERVER = """
 volume posix
   type storage/posix
   option directory {root}/brick
 end-volume
-{locks}volume brick
+volume locks
+  type features/locks
+  subvolumes posix
+end-volume
+volume brick
   type performance/io-threads
   option thread-count 4
   subvolumes {below}
@@ -27,78 +31,98 @@ end-volume
 volume server
   type protocol/server
   option transport-type tcp
-  option transport.socket.bind-address 127.0.0.1
+  option transport.socket.bind-address {address}
   option transport.socket.listen-port {port}
-  option auth.addr.brick.allow 127.0.0.1
+  option auth.addr.brick.allow {allowed}.*
   subvolumes brick
-end-volume
-"""
-_LOCKS = """volume locks
-  type features/locks
-  subvolumes posix
 end-volume
 """
 _CLIENT = """
 volume client
   type protocol/client
   option transport-type tcp
-  option remote-host 127.0.0.1
+  option remote-host {address}
   option remote-port {port}
   option remote-subvolume brick
 end-volume
 """
+_PROBE = "import socket, sys; sys.exit(socket.socket().connect_ex((sys.argv[1], int(sys.argv[2]))))"
+
+
+class Gluster:
+    """A volume of GlusterFS, its server and its mounts, each a process of its own.
+
+    Args:
+        root: A folder of the test; `root/brick` is served, and made if it is missing.
+        address, port: Where the server listens.
+        within: A command that runs the server in its namespace.
+        locks: Whether the server has locks.
+    """
+
+    def __init__(self, root: Path, address: str, port: int, *, within: Sequence[str] = (), locks: bool = True) -> None:
+        self._root, self._within, self._listens_at = root, within, [address, str(port)]
+        self._clients: list[subprocess.Popen[bytes]] = []
+        self.mounts: list[Path] = []
+        (root / "brick").mkdir(parents=True, exist_ok=True)
+        place = {"root": root, "address": address, "port": port, "allowed": address.rpartition(".")[0]}
+        (root / "server.vol").write_text(_SERVER.format(below="locks" if locks else "posix", **place))
+        (root / "client.vol").write_text(_CLIENT.format(**place))
+        self.server = self._serve()
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        files = ["-f", f"{self._root}/server.vol", "-l", f"{self._root}/server.log", "-p", f"{self._root}/server.pid"]
+        server = start(*self._within, "glusterfsd", "--no-daemon", *files)
+        probe = [*self._within, "python3", "-c", _PROBE, *self._listens_at]
+        wait_for(lambda: start(*probe).wait() == 0, "the GlusterFS server")
+        return server
+
+    def restart_server(self) -> None:
+        """Starts the server again after it was killed."""
+        self.server.wait(HANGS_AFTER_S)
+        self.server = self._serve()
+
+    def mount(
+        self,
+        at: Path,
+        *,
+        options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1"),
+        within: Sequence[str] = (),
+    ) -> None:
+        """Mounts the volume, by a client in a namespace."""
+        at.mkdir(parents=True, exist_ok=True)
+        self.mounts.append(at)
+        files = ["-f", f"{self._root}/client.vol", "-l", f"{at}.log"]
+        self._clients.append(start(*within, "glusterfs", "--no-daemon", *files, *options, str(at)))
+        wait_for(lambda: os.path.ismount(at), f"the mount {at}")
+
+    def close(self) -> None:
+        """Ends everything that was started."""
+        self.server.send_signal(signal.SIGCONT)
+        for mount in self.mounts:
+            subprocess.run(["umount", "-l", str(mount)], check=False, capture_output=True)
+        for process in (*self._clients, self.server):
+            process.kill()
+            process.wait(HANGS_AFTER_S)
+
+
+def start(*command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @contextmanager
 def gluster_volume(
     root: Path, *, client_options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1"), locks: bool = True
 ) -> Iterator[Gluster]:
-    """Serves `root/brick`, made if it is missing, and mounts it at `root/a` and `root/b`; skips where that cannot be.
-
-    Args:
-        root: A folder of the test.
-        client_options: Options of both mounts.
-        locks: Whether the server has locks.
-    """
+    """Serves a volume, and mounts it at `root/a` and `root/b`; skips where that cannot be."""
     if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
         pytest.skip("needs root, glusterfs-server and FUSE")
-    for name in ("brick", "a", "b"):
-        (root / name).mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server_file = _SERVER.format(
-        root=root, port=port, locks=_LOCKS if locks else "", below="locks" if locks else "posix"
-    )
-    (root / "server.vol").write_text(server_file)
-    (root / "client.vol").write_text(_CLIENT.format(port=port))
-
-    def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [program, "--no-daemon", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    server = start("glusterfsd", "-f", f"{root}/server.vol", "-l", f"{root}/server.log", "-p", f"{root}/server.pid")
-
-    def listening() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    mounts = (root / "a", root / "b")
-    clients: list[subprocess.Popen[bytes]] = []
+    volume = Gluster(root, "127.0.0.1", port, locks=locks)
     try:
-        wait_for(listening, what="the GlusterFS server")
-        clients += [
-            start("glusterfs", "-f", f"{root}/client.vol", "-l", f"{mount}.log", *client_options, str(mount))
-            for mount in mounts
-        ]
-        for mount in mounts:
-            wait_for(lambda mount=mount: os.path.ismount(mount), what=f"the mount {mount}")
-        yield Gluster(mounts, server)
+        for name in ("a", "b"):
+            volume.mount(root / name, options=client_options)
+        yield volume
     finally:
-        server.send_signal(signal.SIGCONT)
-        for mount in mounts:
-            subprocess.run(["umount", "-l", str(mount)], check=False, stderr=subprocess.DEVNULL)
-        for process in (*clients, server):
-            process.terminate()
-            process.wait(HANGS_AFTER_S)
+        volume.close()

@@ -43,9 +43,13 @@ def make_job(
     return SharedDirectory(Files(root, create=True), "test").create_job(body, attempt)
 
 
-def register(folder: JobFolder, infos: list[RankInfo]) -> None:
-    for info in infos:
+def register(folder: JobFolder, infos: list[RankInfo] | None = None) -> JobFolder:
+    """Registers ranks, by default all of the job, with a file for each; returns the folder."""
+    job = folder.read_job()
+    assert job is not None
+    for info in infos or rank_infos(job.job_info.pp_degree, job.job_info.dp_degree):
         folder.register_ranks([bodies.RankBody(rank_info=info, nonce=f"n{info.rank}")])
+    return folder
 
 
 def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s: float = 1.0) -> None:

@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from pfo_fs.store import Files, SharedDirectory
 
 T = TypeVar("T")
 
@@ -36,13 +37,11 @@ class Processes:
     def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
         return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
 
-
-@dataclass
-class Gluster:
-    """A volume: its two mounts, and the process that serves it."""
-
-    mounts: tuple[Path, Path]
-    server: subprocess.Popen[bytes]
+    def leader(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        """A daemon that has begun to lead."""
+        daemon = self.daemon(shared_dir, *arguments, **options)
+        wait_for(SharedDirectory(Files(shared_dir, create=True)).read_daemon, "a leader")
+        return daemon
 
 
 def open_fds() -> set[int]:

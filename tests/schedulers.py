@@ -58,15 +58,6 @@ class FollowsStraggler(FrequencyScheduler):
         return ScheduleRequest(at(mhz, self, "forward", "backward"))
 
 
-class Broken(FrequencyScheduler):
-    """Breaks for jobs that say so in their metadata."""
-
-    def _run(self) -> ScheduleGenerator:
-        if self.job_info.job_metadata == "break":
-            raise ZeroDivisionError("as asked")
-        yield at(1200, self)
-
-
 class SlowFirst(FrequencyScheduler):
     """The first one that is made plans until it is let go; all others answer at once."""
 

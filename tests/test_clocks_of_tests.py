@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 
 
@@ -40,22 +38,3 @@ def test_no_test_replaces_the_clock_of_the_whole_process() -> None:
     assert {path: found for path, found in lines.items() if found} == {}, (
         "clock.replace_time replaces that of a package"
     )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "monkeypatch.setattr(time, 'sleep', f)",
-        "monkeypatch.setattr(module.time, 'monotonic', f)",
-        "monkeypatch.setattr('time.monotonic_ns', f)",
-        "mock.patch('pfo_fs.guard.time.time', f)",
-        "mock.patch.object(time, name, f)",
-        "time.sleep = f",
-    ],
-)
-def test_each_way_to_replace_it_is_seen(line: str) -> None:
-    assert replacements(line) == [1]
-
-
-def test_the_name_in_one_module_may_be_replaced() -> None:
-    assert replacements("monkeypatch.setattr(module, 'time', f); monkeypatch.setattr('pfo_fs.guard.time', f)") == []

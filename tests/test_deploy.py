@@ -44,26 +44,6 @@ def test_the_unit_is_closed_by_systemds_own_score(unit: Path) -> None:
     assert float(score[1]) <= MOST_EXPOSURE
 
 
-REACHES_BEYOND = {
-    "removes shared memory of the unit's user and group that others have made": r"RemoveIPC|DynamicUser",
-    "changes the owner of folders, or removes them": r"(Runtime|State|Cache|Logs|Configuration)Directory\w*",
-    "runs a command beside the daemon, maybe as root": r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)",
-    "starts, stops or reboots something else": r"(On)?(Failure|Success)(Action)?|\w+Action|Conflicts|PropagatesStopTo|"
-    r"Upholds|BindsTo|PartOf|JoinsNamespaceOf|Requires|Requisite|Also|Alias|Delegate|Sockets",
-    "takes a terminal, or a login session": r"TTY\w+|PAMName|Utmp\w+",
-    "leaves processes, or ends those of others": r"KillMode|SendSIGKILL|SendSIGHUP",
-    "shows the mounts of the unit to the host": r"MountFlags|PrivateMounts",
-}
-
-
-@pytest.mark.parametrize("effect", REACHES_BEYOND)
-def test_no_line_of_the_unit_or_of_the_documented_change_to_it_reaches_beyond_the_daemon(effect: str) -> None:
-    change = (ROOT / "docs" / "operating.md").read_text().partition("```ini\n")[2].partition("```")[0]
-    names = re.findall(r"^(\w+)=", UNIT.read_text() + change, re.MULTILINE)
-    assert {"User", "ExecStart", "RequiresMountsFor"} <= set(names)
-    assert not [name for name in names if re.fullmatch(REACHES_BEYOND[effect], name)]
-
-
 def test_the_spack_recipe_names_the_packages_dependencies() -> None:
     project = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
     needed = {f"py-{name}@{least}:" for name, least in re.findall(r'"([a-z0-9-]+)>=([\d.]+)"', project)}

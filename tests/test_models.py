@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.models import (
-    FrequencySchedule,
-    JobInfo,
-    ProfilingResult,
-    RankInfo,
-    is_safe_job_id,
-)
+from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, is_safe_job_id
 from pfo_fs.settings import PFOSettings, load_settings
 from pfo_fs.store import load_dump, save_dump
 
@@ -50,43 +45,29 @@ def test_ids_that_lead_elsewhere_are_not_job_ids(job_id: str) -> None:
             job(job_id=job_id)
 
 
-def test_a_world_size_that_is_not_the_product_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ValidationError, match="world_size 7 is not pp_degree 4 x dp_degree 2 x tp_degree 1 = 8"):
-        job(world_size=7)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: job(world_size=7), "world_size 7 is not pp_degree 4 x dp_degree 2 x tp_degree 1 = 8"),
+        (lambda: FrequencySchedule(rank=0, frequencies=[("forward", -1)]), "is not a clock"),
+        (lambda: FrequencySchedule(rank=0, frequencies=[("forward", 60_001)]), "is not a clock"),
+        (lambda: FrequencySchedule(rank=0, frequencies=[("f", 0)], stages=[0, 1]), "2 stages for 1 instructions"),
+    ],
+)
+def test_values_that_contradict_each_other_or_no_gpu_has_are_refused(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        make()
 
 
-@pytest.mark.parametrize("mhz", [-1, 60_001])
-def test_a_clock_that_no_gpu_has_is_refused(mhz: int) -> None:
-    with pytest.raises(ValidationError, match="is not a clock"):
-        FrequencySchedule(rank=0, frequencies=[("forward", mhz)])
-
-
-def test_stages_must_be_as_many_as_instructions() -> None:
-    with pytest.raises(ValidationError, match="2 stages for 1 instructions"):
-        FrequencySchedule(rank=0, frequencies=[("forward", 0)], stages=[0, 1])
-
-
-def test_dumps_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_dumps_are_read_as_they_were_written_also_by_zeus(tmp_path: Path) -> None:
     results = [ProfilingResult(rank=0, iter_time=[1.0], iter_energy=[2.0], time_breakdown={"forward": [[0.5]]})]
     schedules = [FrequencySchedule(rank=0, frequencies=[("forward", 1410)])]
-    ranks = [RankInfo(rank=0, dp_rank=0, pp_rank=0, tp_rank=0, available_frequencies=[1410])]
     save_dump(ProfilingResult, results, tmp_path, 3)
     save_dump(FrequencySchedule, schedules, tmp_path, 3)
-    save_dump(RankInfo, ranks, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.prof.json", "3.sched.json", "ranks.json"]
-    assert (
-        load_dump(ProfilingResult, tmp_path, 3),
-        load_dump(FrequencySchedule, tmp_path, 3),
-        load_dump(RankInfo, tmp_path),
-    ) == (results, schedules, ranks)
-
-
-def test_a_dump_of_zeus_is_read(tmp_path: Path) -> None:
-    (tmp_path / "0.sched.json").write_text('[{"rank": 0, "frequencies": [["forward", 1410], ["backward", 1200]]}]')
-    assert load_dump(FrequencySchedule, tmp_path, 0)[0].frequencies == [("forward", 1410), ("backward", 1200)]
-
-
-def test_a_missing_dump_is_an_error(tmp_path: Path) -> None:
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.prof.json", "3.sched.json"]
+    assert (load_dump(ProfilingResult, tmp_path, 3), load_dump(FrequencySchedule, tmp_path, 3)) == (results, schedules)
+    (tmp_path / "0.sched.json").write_text('[{"rank": 0, "frequencies": [["forward", 1410]]}]')
+    assert load_dump(FrequencySchedule, tmp_path, 0) == schedules
     with pytest.raises(PlanError, match="is not there"):
         load_dump(ProfilingResult, tmp_path, 0)
 

@@ -53,16 +53,3 @@ def test_the_policy_of_ones_own_goes_down_step_by_step() -> None:
             assert schedule.frequencies == one_f_one_b(schedule.rank, 4, 12, mhz)
         scheduler.observe(results)
     assert scheduler.done
-
-
-def test_every_setting_of_the_table_exists() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "pfo_fs").rglob("*.py"))
-    known = {f"PFO_FS_{name.upper()}" for name in PFOSettings.model_fields} | set(re.findall(r"PFO_FS_[A-Z_]+", code))
-    named = set(re.findall(r"`(PFO_FS_[A-Z_]+)", (ROOT / "docs" / "operating.md").read_text()))
-    assert named
-    assert named <= known
-
-
-def test_the_readme_is_short() -> None:
-    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert len(text.split()) < 800

@@ -46,8 +46,14 @@ def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("content", "said"),
     [
+        (b"", "."),
+        (b"\xff\xfe", "."),
+        (b"[1, 2]", "."),
+        (b'{"call_s": NaN}', "."),
+        (b"[" * 100_000, "."),
+        (b" " * (MAX_SWITCHING_BYTES + 1), "is larger than"),
         ({"call_s": {"median": -1}}, "call_s.median"),
         ({"call_s": {}}, "call_s.median"),
         ({"latency_s": {"1410": 1e9}}, "latency_s.1410"),
@@ -57,24 +63,13 @@ def test_only_the_time_of_a_call_is_needed(tmp_path: Path) -> None:
         ({"latency_s": {str(mhz): 0.01 for mhz in range(5000)}}, "latency_s"),
     ],
 )
-def test_a_value_out_of_range_is_named(tmp_path: Path, changes: dict[str, object], named: str) -> None:
-    path = written(tmp_path, **changes)
-    with pytest.raises(PlanError, match=rf"switching.json: {named}"):
-        read_switching(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b'{"call_s": NaN}', b"[" * 100_000])
-def test_what_is_not_such_a_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "other.json"
-    path.write_bytes(content)
-    with pytest.raises(PlanError, match=r"other\.json"):
-        read_switching(path)
-
-
-def test_a_file_beyond_its_bound_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "large.json"
-    path.write_bytes(b" " * (MAX_SWITCHING_BYTES + 1))
-    with pytest.raises(PlanError, match="larger than"):
+def test_what_is_no_such_file_is_refused_and_what_is_wrong_is_named(
+    tmp_path: Path, content: bytes | dict[str, Any], said: str
+) -> None:
+    path = written(tmp_path, **content if isinstance(content, dict) else {})
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    with pytest.raises(PlanError, match=rf"switching.json: {said}"):
         read_switching(path)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos.faults import Calls, Killed
@@ -13,8 +14,8 @@ from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import PfoError, RecordError, StoreError
 from pfo_fs.guard import WarnOnce
-from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
+from pfo_fs.helper.job import Around, StartCoordinator
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
@@ -135,6 +136,35 @@ class Operations(op.DirectoryOperations):
         return Files(root, create=create, calls=self.calls)
 
 
+class AroundHelper(Around):
+    """What the state of a host's helper has around it."""
+
+    def __init__(self, host: HostPlace) -> None:
+        super().__init__(host.world.time, host.number)
+        self._host = host
+
+    def send(self, client: int, message: Any) -> None:
+        if client in self._host.inboxes:
+            self._host.inboxes[client].append(message)
+
+    def run(self, operation: op.Operation) -> None:
+        self._host.tasks.append(operation)
+
+    def coordinate(self, what: StartCoordinator | m.ScheduleApplied) -> None:
+        if isinstance(what, StartCoordinator):
+            self._host.start_coordinator(what)
+        else:
+            self._host.told = what
+
+    def reset_gpu(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
+        self._host.world.ranks[int(gpu.spec)].set_clock(0)
+        assert self._host.state is not None
+        self._host.events.append(partial(self._host.state.gpu_reset, rank, gpu, ""))
+
+    def stop(self) -> None:
+        self._host.stops = True
+
+
 class HostPlace(Place):
     """A host of the job: its helper, and what its processes have sent to the helper."""
 
@@ -145,11 +175,11 @@ class HostPlace(Place):
         self.inboxes: dict[int, list[m.ToTraining]] = {}
         self.next_client = 0
         self.impaired_until_s = -math.inf
-        self._events: deque[e.Event] = deque()
-        self._tasks: deque[Any] = deque()
+        self.events: deque[Callable[[], None]] = deque()
+        self.tasks: deque[op.Operation] = deque()
         self._coordinator: Coordinator | None = None
-        self._told: m.ScheduleApplied | None = None
-        self._stops = False
+        self.told: m.ScheduleApplied | None = None
+        self.stops = False
 
     @property
     def is_there(self) -> bool:
@@ -167,20 +197,20 @@ class HostPlace(Place):
             return
         self.calls = self.new_calls()
         self.operations = Operations(self.world.root, self.calls, self.world.settings.scheduler)
-        self.state = HelperState(TOKEN, poll_interval_s=None, now_s=self.world.now_s, seed=self.number)
-        self._events.clear()
-        self._tasks.clear()
+        self.state = HelperState(TOKEN, AroundHelper(self))
+        self.events.clear()
+        self.tasks.clear()
         self.inboxes.clear()
-        self._coordinator = self._told = None
-        self._stops = False
-        self._do(self.state.first_actions())
+        self._coordinator = self.told = None
+        self.stops = False
+        self.state.begin()
 
     def kill(self) -> None:
         if self.state is not None:
             self.world.killed_helpers.append(self.state)
         self.state, self.calls.dead = None, True
-        self._events.clear()  # what was in the sockets is lost
-        self._tasks.clear()
+        self.events.clear()  # what was in the sockets is lost
+        self.tasks.clear()
 
     def connect(self, rank: int, role: Any, gpu: m.GpuToReset | None = None) -> int | None:
         """Returns the number of a new connection; None if no helper listens."""
@@ -193,65 +223,47 @@ class HostPlace(Place):
         return self.next_client
 
     def send(self, client: int, message: m.ToHelper) -> None:
-        self._events.append(e.MessageArrived(client, message))
+        if self.state is not None:
+            self.events.append(partial(self.state.message_arrived, client, message))
 
     def hang_up(self, client: int) -> None:
-        self._events.append(e.ClientGone(client))
+        if self.state is not None:
+            self.events.append(partial(self.state.client_gone, client))
 
     def turn(self) -> None:
         """What the helper's loop and its worker do."""
         if self.state is None or self.is_frozen:
             return
         try:
-            while self._events and self.state is not None:
-                self._handle(self._events.popleft())
-            self._work(len(self._tasks))
-            self._handle(e.TimePassed())
+            while self.events:
+                self.events.popleft()()
+            self.state.time_passed()
+            self._work(len(self.tasks))
             self._work(3)
             self._schedule()
         except Killed:
             self.kill()
-        if self._stops and self.state is not None and self.state.is_idle and not self._tasks and not self._events:
+        if self.stops and self.state is not None and self.state.is_idle and not self.tasks and not self.events:
             self.state = None
-
-    def _handle(self, event: e.Event) -> None:
-        if self.state is not None:
-            self._do(self.state.handle(event, self.world.now_s))
 
     def _work(self, most: int) -> None:
         """Carries out some of the operations that wait."""
         for _ in range(most):
-            if not self._tasks:
+            if not self.tasks:
                 return
-            operation = self._tasks.popleft()
+            operation, result, problem = self.tasks.popleft(), None, None
             self.world.current = self.operations
             try:
-                done = e.OperationDone(operation, self.operations.execute(operation))
+                result = self.operations.execute(operation)
             except PfoError as error:
-                done = e.OperationDone(operation, error=error)
-            self._handle(done)
-
-    def _do(self, actions: Sequence[e.Action]) -> None:
-        for action in actions:
-            match action:
-                case e.Send(client, message):
-                    if client in self.inboxes:
-                        self.inboxes[client].append(message)  # type: ignore[arg-type]
-                case e.Run(operation):
-                    self._tasks.append(operation)
-                case e.ResetGpu(rank, gpu):
-                    self.world.ranks[int(gpu.spec)].set_clock(0)
-                    self._events.append(e.GpuReset(rank, gpu, ""))
-                case e.StartCoordinator():
-                    self._start_coordinator(action)
-                case m.ScheduleApplied():
-                    self._told = action
-                case e.Stop():
-                    self._stops = True
+                problem = error
+            if self.state is not None:
+                self.state.operation_done(operation, result, problem)
+                self.state.time_passed()
 
     # ---- the coordinator of a job without a daemon
 
-    def _start_coordinator(self, action: e.StartCoordinator) -> None:
+    def start_coordinator(self, action: StartCoordinator) -> None:
         with suppress(PfoError):
             self._coordinator = Coordinator(
                 self.operations.another_view(),
@@ -264,14 +276,16 @@ class HostPlace(Place):
             )
 
     def _published(self, number: int, start_step: int, schedules: Any, term: Any) -> None:
-        self._handle(e.ForTraining(op.new_schedule(number, start_step, schedules, term)))
+        if self.state is not None:
+            self.state.tell_first_rank(op.new_schedule(number, start_step, schedules, term))
 
     def _schedule(self) -> None:
         if self._coordinator is not None:
-            if self._told is not None:
-                self._coordinator.applied(self._told.number, self._told.step)
+            if self.told is not None:
+                self._coordinator.applied(self.told.number, self.told.step)
             self._coordinator.poll()
-            self._handle(e.CoordinatorAlive(self._coordinator.lease[0]))
+            if self.state is not None:
+                self.state.coordinator_alive(self._coordinator.lease[0])
 
 
 class Client:

@@ -15,7 +15,6 @@ from unittest.mock import patch
 from benchmarks.chaos.actors import PROFILE_STEPS, Client, DaemonPlace, HostPlace, Operations, Place, Rank
 from benchmarks.chaos.faults import ERRORS
 from benchmarks.chaos.policies import Learner
-from pfo_fs.helper import events as e
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import JobInfo, RankInfo
@@ -283,8 +282,8 @@ class World:
         self.helper_of_rank_0 = client.helper if isinstance(client, Client) else None
         if reason == "terminated":
             for host in self.hosts:
-                if host.is_there:
-                    host._events.append(e.Terminated())
+                if host.state is not None:
+                    host.events.append(host.state.terminated)
         for rank in self.random.sample(self.ranks, len(self.ranks)) if reason == "killed" else self.ranks:
             if reason == "finished":
                 rank.goodbye("finished")

@@ -65,7 +65,6 @@ class HelperClient:
         self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
-        in_forked_children(self._close_in_child)
         begin = time.monotonic()
         while not self._connect():
             if self.process is None:
@@ -77,6 +76,7 @@ class HelperClient:
                     f"no helper process for {shared_dir} answers after {deadline_s:.0f} s; is the file system up?"
                 )
             time.sleep(0.01)
+        in_forked_children(self.close)  # a data loader must not keep a helper alive, nor speak to it
 
     def _connect(self) -> bool:
         try:
@@ -164,22 +164,16 @@ class HelperClient:
             CoordinationError: The helper reports an error, has died, or does not answer in time.
         """
         self.send(message)
-        deadline = time.monotonic() + timeout_s
-        while True:
-            answer = self.wait_for(reply, deadline - time.monotonic())
-            if answer is None and self.lost:
-                raise CoordinationError(
-                    f"the helper process ended before it answered {type(message).__name__}{self.how_it_ended(0.5)}"
-                )
-            if answer is None:
-                raise CoordinationError(
-                    f"no answer to {type(message).__name__} within {timeout_s:.0f} s; does the shared directory hang?"
-                )
-            if isinstance(answer, messages.Refused):
-                if answer.taken:
-                    raise AlreadyClaimed(errno.EEXIST, answer.message)
-                raise CoordinationError(answer.message)
-            return answer
+        answer, what = self.wait_for(reply, timeout_s), type(message).__name__
+        if answer is None and self.lost:
+            raise CoordinationError(f"the helper process ended before it answered {what}{self.how_it_ended(0.5)}")
+        if answer is None:
+            raise CoordinationError(f"no answer to {what} within {timeout_s:.0f} s; does the shared directory hang?")
+        if isinstance(answer, messages.Refused):
+            if answer.taken:
+                raise AlreadyClaimed(errno.EEXIST, answer.message)
+            raise CoordinationError(answer.message)
+        return answer
 
     def wait_for(
         self, kind: type[Reply] | tuple[type[Reply], ...], timeout_s: float
@@ -250,11 +244,6 @@ class HelperClient:
             self.lost = error.errno != errno.EMSGSIZE
             return False
         return True
-
-    def _close_in_child(self) -> None:
-        """A data loader must not keep a helper alive, nor speak to it."""
-        if self._connected_s:
-            self.close()
 
     def close(self) -> None:
         """Ends the connection; the helper still writes what it has received."""

@@ -1,19 +1,62 @@
-"""What the helper knows of its connections and of its job."""
+"""What the helper knows of its connections and of its job, and what its state has around it."""
 
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pfo_fs.helper import events as e
+from pfo_fs.helper.operations import Operation
 from pfo_fs.ipc import messages as m
+from pfo_fs.models import RankInfo
 from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
 TERMINATES_WITHIN_S = 600.0
 """Training that ends within this time after a SIGTERM to it or to the job ends because of that: it may save first."""
+
+
+class StartCoordinator(NamedTuple):
+    """Schedule the job in this process; `rank_infos`: all ranks, where they are not read from the directory."""
+
+    rank_infos: tuple[RankInfo, ...] | None
+
+
+class Around:
+    """What the parts of a helper's state have around them; no method waits, and none does anything here.
+
+    Attributes:
+        now: Returns the present time in s.
+        jitter: Spreads the calls of many hosts.
+        local_mount: Whether every change in the directory is made by this host.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, seed: int | None = None) -> None:
+        self.now = now
+        self.jitter = random.Random(seed)
+        self.local_mount = False
+
+    def send(self, client: int, message: m.Message) -> None:
+        """Sends to a connection; a client that does not read misses the message."""
+
+    def hang_up(self, client: int) -> None:
+        """Closes a connection."""
+
+    def run(self, operation: Operation) -> None:
+        """Has the worker carry an operation out, after earlier ones; `operation_done` tells the result."""
+
+    def coordinate(self, what: StartCoordinator | m.ScheduleApplied) -> None:
+        """Schedules the job in this process, or tells its coordinator what rank 0 follows."""
+
+    def reset_gpu(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
+        """Resets the GPU of a rank, whose clock process cannot, after a pause; `gpu_reset` tells the result."""
+
+    def stop(self) -> None:
+        """Ends the helper: there is nothing left to do."""
 
 
 @dataclass
@@ -80,7 +123,7 @@ class Job:
     coordination: Literal["daemon", "local", "none"] | None = None
     is_open: bool = False
     has_folder: bool = False
-    coordinator: e.StartCoordinator | None = None
+    coordinator: StartCoordinator | None = None
     is_ended: bool = False
     terminated_at_s: float = -math.inf
     first_crash: str = ""

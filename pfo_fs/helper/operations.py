@@ -210,22 +210,22 @@ class DirectoryOperations:
         """Uses the folder of a job that rank 0 has made, maybe on another host."""
         if self._folder is not None:
             return
-        self._look_for_root(may_come_back=registration.again)
-        if registration.directory_id:
-            try:
+        self._replaced = ""
+        try:
+            self._look_for_root()
+            if registration.directory_id:
                 self.shared.check_same(registration.directory_id, registration.job_id, registration.attempt)
-            except NotShared as error:
-                if not registration.again:
-                    raise
-                # It was removed, and a daemon has made another; or another file system is mounted there for a moment.
-                self._replaced = str(error)
-                raise StoreUnavailable(errno.ENOENT, self._replaced) from error
-            self._replaced = ""
+        except NotShared as error:
+            if not registration.again:
+                raise
+            # It was removed, and a daemon may have made another; or another file system is mounted there for a moment.
+            self._replaced = str(error)
+            raise StoreUnavailable(errno.ENOENT, self._replaced) from error
         folder = self.shared.job(registration.job_id)
         folder.attempt = registration.attempt
         self._folder = folder
 
-    def _look_for_root(self, *, may_come_back: bool) -> None:
+    def _look_for_root(self) -> None:
         """Checks that the directory is there; an error that may pass, such as a lost connection, is no answer."""
         try:
             there = stat.S_ISDIR(os.stat(self._root).st_mode)
@@ -234,8 +234,7 @@ class DirectoryOperations:
         except OSError as error:
             raise StoreUnavailable(error.errno, f"{self._root}: {error.strerror}") from error
         if not there:
-            text = f"{self._root} is not there on this host: is the file system mounted?"
-            raise (StoreUnavailable if may_come_back else NotShared)(errno.ENOENT, text)
+            raise NotShared(errno.ENOENT, f"{self._root} is not there on this host: is the file system mounted?")
 
     def _create(self, body: bodies.JobBody, attempt: str) -> CreatedJob:
         self._shared = SharedDirectory(Files(self._root, create=True), self._writer)

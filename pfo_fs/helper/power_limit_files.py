@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfo_fs.ipc import messages as m
+from pfo_fs.user_files import open_user_file
 
 Asked: TypeAlias = m.ReadProfile | m.SaveProfile
 
@@ -44,14 +45,11 @@ def read_file(path: Path, limit: int) -> bytes | None:
     Raises:
         OSError: The file cannot be read, or is not a plain file.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a FIFO must not wait for a writer
-    except FileNotFoundError:
-        return None
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+    with suppress(FileNotFoundError), open_user_file(path) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file")
         return file.read(limit)
+    return None
 
 
 def write_file(path: Path, content: bytes, *, replace: bool) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from typing import Any
 
+from pfo_fs.helper.job import Around
 from pfo_fs.ipc.messages import ProgressReport, TimedStep
 from pfo_fs.models import RankInfo
 from pfo_fs.store import bodies
 
 _MAX_ERROR_CHARS = 4000
-_SECONDS_BETWEEN_RECORDS = 1.0
 _SLOWER_ELSEWHERE = 5.0
-"""On a network file system, the time between records is multiplied by this."""
+"""A second lies between two records of a host; on a network file system, so many times as much."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
 """The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
 _AS_REPORTED = ("step", "number", "iter_time", "iter_energy", "clock_mhz", "overruled", "undo_owed", "undo_failures")
@@ -36,10 +35,10 @@ class RankBoard:
             before that.
     """
 
-    def __init__(self, jitter: random.Random) -> None:
+    def __init__(self, around: Around) -> None:
         self.name: int | None = None
         self.infos: dict[int, RankInfo] = {}
-        self._jitter = jitter
+        self._around = around
         self._progress: dict[int, bodies.RankProgress] = {}
         self._from_clocks: dict[int, str] = {}  # the last problem that a clock process has reported
         self._held: dict[int, dict[str, bool]] = {}  # of each GPU of a rank
@@ -72,26 +71,24 @@ class RankBoard:
         """Notes what is known of clocks from loads."""
         self._update(rank, loads=known)
 
-    def note_report(self, rank: int, report: ProgressReport, now_s: float, gpu: str = "") -> None:
+    def note_report(self, rank: int, report: ProgressReport, gpu: str = "") -> None:
         """Notes a clock process's report of its rank's progress, for one of the rank's GPUs."""
         fields: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
         held = self._held.setdefault(rank, {})
         held[gpu] = report.held
         fields["held"] = all(held.values())
         if rank in self._progress and self._progress[rank].held != fields["held"]:
-            self._next_s = now_s  # `pfo-fs off --wait` waits for this
+            self._next_s = 0.0  # `pfo-fs off --wait` waits for this
         if report.switching is not None:
             fields["switching"] = report.switching
         if report.message:
             fields["error"] = self._from_clocks[rank] = report.message[:_MAX_ERROR_CHARS]
         elif rank in self._from_clocks and self._progress[rank].error == self._from_clocks.pop(rank):
             fields["error"] = ""  # what the clock process has reported has passed
-        self._moved_at_s[rank] = now_s
+        self._moved_at_s[rank] = self._around.now()
         self._update(rank, **fields)
 
-    def iteration_times(
-        self, rank: int, report: ProgressReport, now_s: float, *, local_mount: bool
-    ) -> bodies.IterationTimesBody | None:
+    def iteration_times(self, rank: int, report: ProgressReport) -> bodies.IterationTimesBody | None:
         """Returns the record of iteration times to write now, if one is due.
 
         The record of a pipeline's first rank has iteration times; that of another rank has only `throttled`.
@@ -99,31 +96,31 @@ class RankBoard:
         info = self.infos.get(rank)
         if info is None:
             return None
-        log = self._iteration_times.setdefault(rank, IterationTimeLog(1.0 if local_mount else _SLOWER_ELSEWHERE))
+        log = self._iteration_times.setdefault(rank, IterationTimeLog(self._slower()))
         is_first = info.pp_rank == 0 and info.tp_rank == 0
         log.add(report.iteration_times if is_first else [], report.throttled[:200])
-        if not log.due(now_s):
+        if not log.take(self._around.now()):
             return None
-        log.written(now_s)
         return bodies.IterationTimesBody(rank=rank, steps=log.steps, throttled=log.throttled)
 
-    def record(
-        self, now_s: float, store_error: str, *, local_mount: bool, last: bool = False
-    ) -> bodies.ProgressBody | None:
+    def record(self, store_error: str, *, last: bool = False) -> bodies.ProgressBody | None:
         """Returns the progress record to write now, if one is due or this is the `last` chance."""
+        now_s = self._around.now()
         due = self._changed and now_s >= self._next_s
         if self.name is None or not self._progress or not (due or (last and not self._is_final)):
             return None
         self._is_final = last
-        interval_s = _SECONDS_BETWEEN_RECORDS * (1 if local_mount else _SLOWER_ELSEWHERE)
-        interval_s *= 1 if self.name == 0 else _SLOWER_WITHOUT_RANK_0
-        self._next_s = now_s + interval_s * self._jitter.uniform(0.9, 1.1)
+        interval_s = self._slower() * (1 if self.name == 0 else _SLOWER_WITHOUT_RANK_0)
+        self._next_s = now_s + interval_s * self._around.jitter.uniform(0.9, 1.1)
         self._changed = False
         ranks = [
             progress.model_copy(update={"step_age_s": max(0.0, now_s - self._moved_at_s.get(rank, now_s))})
             for rank, progress in sorted(self._progress.items())
         ]
         return bodies.ProgressBody(name=self.name, ranks=ranks, store_error=store_error[:_MAX_ERROR_CHARS])
+
+    def _slower(self) -> float:
+        return 1.0 if self._around.local_mount else _SLOWER_ELSEWHERE
 
     def not_written(self, write: bodies.ProgressBody | bodies.IterationTimesBody) -> None:
         """Notes that a record could not be written: the next one is due sooner."""
@@ -158,30 +155,20 @@ class IterationTimeLog:
         self.steps = [*self.steps, *steps][-_KEPT:]
         self.throttled = throttled
 
-    def due(self, now: float) -> bool:
-        """Returns whether to write a record now (monotonic s): after a change, or long after the last record."""
-        since_s = now - self._written_at
-        if since_s < self._interval_s or (not self.steps and self.throttled == (self._written or (0, 0, ""))[2]):
-            return False
-        return since_s >= _QUIET * self._interval_s or self._confirmations > 0 or self._has_changed()
-
-    def _has_changed(self) -> bool:
-        if self._written is None:
-            return True
-        number, span_s, throttled = self._written
-        if self.throttled != throttled:
-            return True
-        if not self.steps:
-            return False
-        _, newest_number, newest_s = self.steps[-1]
-        return newest_number != number or abs(newest_s - span_s) > _CHANGED * span_s
-
-    def written(self, now: float) -> None:
-        is_change = self._written is not None and self._has_changed()
-        self._confirmations = _CONFIRMATIONS if is_change else max(0, self._confirmations - 1)
-        self._written_at = now
+    def take(self, now: float) -> bool:
+        """Returns whether to write a record now (monotonic s), after a change or long after the last one; notes it."""
+        since_s, before = now - self._written_at, self._written
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
-        self._written = number, span_s, self.throttled
+        if since_s < self._interval_s or (not self.steps and self.throttled == (before[2] if before else "")):
+            return False
+        has_changed = before is None or self.throttled != before[2]
+        if before is not None and self.steps:
+            has_changed |= number != before[0] or abs(span_s - before[1]) > _CHANGED * before[1]
+        if not (has_changed or self._confirmations > 0 or since_s >= _QUIET * self._interval_s):
+            return False
+        self._confirmations = _CONFIRMATIONS if has_changed and before else max(0, self._confirmations - 1)
+        self._written_at, self._written = now, (number, span_s, self.throttled)
+        return True
 
     def not_written(self) -> None:
         """Notes that a record could not be written: the next one is due after the shortest interval."""

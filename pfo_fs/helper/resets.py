@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pfo_fs.helper import events as e
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc.process_end import is_stopped
@@ -37,33 +36,37 @@ class _ClockProcess:
 
 
 class OwedResets:
-    """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only."""
+    """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only.
 
-    def __init__(self, board: RankBoard) -> None:
-        self._board = board
+    Args:
+        reset: Resets the GPU of a rank after a pause in s, without waiting.
+    """
+
+    def __init__(self, board: RankBoard, reset: Callable[[int, m.GpuToReset, float], None]) -> None:
+        self._board, self._reset = board, reset
         self._failures: Counter[int] = Counter()  # by rank
         self.under_way = 0
 
-    def begin(self, rank: int, gpu: m.GpuToReset, why: str) -> e.ResetGpu:
-        """Notes that the clock process of a rank cannot reset its GPU; returns the first attempt."""
+    def begin(self, rank: int, gpu: m.GpuToReset, why: str) -> None:
+        """Notes that the clock process of a rank cannot reset its GPU, and begins the first attempt."""
         text = f"the clock process of rank {rank} {why}; its GPU is to be reset"
         log.warning("%s", text)
         self._board.note_reset(rank, text, owed=True, failed=False)
         self.under_way += 1
-        return e.ResetGpu(rank, gpu)
+        self._reset(rank, gpu, 0.0)
 
-    def ended(self, reset: e.GpuReset, *, again: bool) -> list[e.ResetGpu]:
-        """Notes how an attempt has ended; returns the next one, if this one has failed and there is to be `again`."""
-        rank, failed = reset.rank, bool(reset.problem)
+    def ended(self, rank: int, gpu: m.GpuToReset, problem: str, *, again: bool) -> None:
+        """Notes how an attempt has ended; begins the next one, if this one has failed and there is to be `again`."""
+        failed = bool(problem)
         self._failures[rank] += failed
-        text = f"the GPU of rank {rank} is not reset: {reset.problem}" if failed else f"the GPU of rank {rank} is reset"
+        text = f"the GPU of rank {rank} is not reset: {problem}" if failed else f"the GPU of rank {rank} is reset"
         if self._failures[rank] <= 1 or not failed:
             log.warning("%s", text)
         self._board.note_reset(rank, text, owed=failed, failed=failed)
-        if not (failed and again):
+        if failed and again:
+            self._reset(rank, gpu, _AGAIN_AFTER_S)
+        else:
             self.under_way -= 1
-            return []
-        return [e.ResetGpu(rank, reset.gpu, _AGAIN_AFTER_S)]
 
 
 class Resets:
@@ -72,25 +75,31 @@ class Resets:
     Args:
         prepare: Loads what `reset` needs.
         reset: Resets a GPU, and returns why it is not reset, or ''; may take minutes, or hang with the driver.
+        ended: Is called, in another thread, with rank, GPU and that text.
+        stopped: Is called with rank and GPU of a clock process that is stopped.
     """
 
     def __init__(
-        self, prepare: Callable[[], None], reset: Callable[[m.GpuToReset], str], post: Callable[[e.Event], None]
+        self,
+        prepare: Callable[[], None],
+        reset: Callable[[m.GpuToReset], str],
+        ended: Callable[[int, m.GpuToReset, str], None],
+        stopped: Callable[[int, m.GpuToReset], None],
     ) -> None:
-        self._prepare, self._reset, self._post = prepare, reset, post
+        self._prepare, self._reset, self._ended, self._stopped = prepare, reset, ended, stopped
         self._clocks: dict[int, _ClockProcess] = {}
         self._look_at_s = 0.0
         self._prepared = False
 
     def start(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
-        """Resets the GPU of a rank after a pause, without waiting: the result is an event."""
+        """Resets the GPU of a rank after a pause, without waiting."""
 
         def run() -> None:
             try:
                 problem = self._reset(gpu)
             except Exception as error:  # noqa: BLE001  whatever a driver raises is the reason
                 problem = str(error) or repr(error)
-            self._post(e.GpuReset(rank, gpu, problem))
+            self._ended(rank, gpu, problem)
 
         thread = threading.Timer(pause_s, run)
         thread.daemon = True
@@ -120,4 +129,4 @@ class Resets:
         for clocks in self._clocks.values():
             clocks.looks = clocks.looks + 1 if is_stopped(clocks.pid) else 0
             if clocks.looks == 2:
-                self._post(e.ClocksStopped(clocks.rank, clocks.gpu))
+                self._stopped(clocks.rank, clocks.gpu)

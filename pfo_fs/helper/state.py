@@ -1,22 +1,20 @@
-"""The host's helper as a state machine: events in, actions out, no clock, no socket and no file of its own.
+"""The host's helper as a state machine: no socket, no file and no time of its own, and no call that waits.
 
-`loop.py` runs it in the helper process; the simulator runs it in virtual time. It decides which messages to send and
-which operations on the shared directory are needed; it never waits for either.
+`process.py` runs it in the helper process, the simulator in virtual time. It is told what happens, and decides which
+messages to send and which operations on the shared directory are needed.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import random
 from typing import Literal
 
 from pydantic import ValidationError
 
 from pfo_fs.errors import PfoError, StoreError, first_problem
-from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.job import Client, Clients, Job
+from pfo_fs.helper.job import Around, Client, Clients, Job, StartCoordinator
 from pfo_fs.helper.power_limit_files import Asked
 from pfo_fs.helper.rank_board import RankBoard
 from pfo_fs.helper.resets import OwedResets
@@ -33,30 +31,27 @@ _FIRST_CLIENT_WITHIN_S = 60.0
 
 
 class HelperState:
-    """See the module's docstring.
+    """See the module's docstring. After whatever it was told, `time_passed` does what is due.
 
     Args:
         token: The job's secret, which clients must send first.
         poll_interval_s: Seconds between two polls of the directory; None: by the kind of file system.
-        seed: The seed of the random pauses that spread the calls of many hosts.
     """
 
-    def __init__(self, token: str, *, poll_interval_s: float | None, now_s: float, seed: int | None = None) -> None:
-        self._now_s = self._started_s = now_s
-        jitter = random.Random(seed)
+    def __init__(self, token: str, around: Around, poll_interval_s: float | None = None) -> None:
+        self._around = around
+        self._started_s = around.now()
         self._clients = Clients(token)
         self._job = Job()
-        self._board = RankBoard(jitter)
-        self._resets = OwedResets(self._board)
-        self._writes = WriteQueue()
-        self._watch = ScheduleWatch(poll_interval_s, jitter, now_s)
-        self._health = DirectoryHealth(lambda: self._now_s)
-        self._local_mount = False
-        self._switch = SwitchWatch(jitter)
+        self._board = RankBoard(around)
+        self._resets = OwedResets(self._board, around.reset_gpu)
+        self._writes = WriteQueue(around)
+        self._watch = ScheduleWatch(poll_interval_s, around)
+        self._health = DirectoryHealth(around.now)
+        self._switch = SwitchWatch(around)
         self._held: Literal["", "off", "removed", "lost"] = ""
-        self._actions: list[e.Action] = []
 
-    # ---- for the loop
+    # ---- for the process around it
 
     @property
     def is_idle(self) -> bool:
@@ -64,41 +59,37 @@ class HelperState:
         is_written = self._switch.why == "removed" or self._writes.is_empty
         return is_written and self._health.is_idle and not self._resets.under_way
 
-    def first_actions(self) -> list[e.Action]:
-        """Returns what to do before the first event."""
+    def begin(self) -> None:
+        """Does what comes before everything else."""
         self._run(op.OpenDirectory())
-        return self.handle(e.TimePassed(), self._now_s)
 
-    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """Handles an event; returns what to do, in this order."""
-        self._now_s = max(self._now_s, now_s)
-        match event:
-            case e.MessageArrived(client, message):
-                self._on_message(client, message)
-            case e.ClientGone(client):
-                self._on_client_gone(client)
-            case e.OperationDone():
-                self._on_operation_done(event)
-            case e.ForTraining(message):
-                self._tell_rank(min(self._clients.ranks(), default=-1), message)
-            case e.Terminated(None):
-                self._job.terminated_at_s = self._now_s
-            case e.Terminated(int(client)) if client in self._clients:
-                self._clients[client].terminated = True
-            case e.ClocksStopped(rank, gpu):
-                self._actions.append(self._resets.begin(rank, gpu, "is stopped"))
-            case e.GpuReset():
-                self._actions += self._resets.ended(event, again=bool(self._clients))
-            case e.CoordinatorAlive(lease_s):
-                for told in self._watch.lease(lease_s, 1, local_mount=self._local_mount):
-                    self._tell_training(told)
-        self._do_what_is_due()
-        actions, self._actions = self._actions, []
-        return actions
+    def tell_first_rank(self, message: m.NewSchedule | m.LogLine) -> None:
+        """Sends one rank of this host what the coordinator has published, or a log record: there is no output here."""
+        self._tell_rank(min(self._clients.ranks(), default=-1), message)
+
+    def coordinator_alive(self, lease_s: float) -> None:
+        """The coordinator of this process has polled; ranks may follow the schedule for `lease_s`, 0 for ever."""
+        for told in self._watch.lease(lease_s, 1):
+            self._tell_training(told)
+
+    def terminated(self, client: int | None = None) -> None:
+        """This process got SIGTERM: a batch system ends the job; or only the training process of a connection did."""
+        if client is None:
+            self._job.terminated_at_s = self._around.now()
+        elif client in self._clients:
+            self._clients[client].terminated = True
+
+    def clocks_stopped(self, rank: int, gpu: m.GpuToReset) -> None:
+        """The clock process of a rank is stopped: its GPU keeps what was set."""
+        self._resets.begin(rank, gpu, "is stopped")
+
+    def gpu_reset(self, rank: int, gpu: m.GpuToReset, problem: str) -> None:
+        """An attempt to reset the GPU of a rank is over; `problem`: why the GPU is not reset, or ''."""
+        self._resets.ended(rank, gpu, problem, again=bool(self._clients))
 
     def next_wake_s(self) -> float:
-        """Returns when `handle(TimePassed())` is due if no other event comes first."""
-        due = [self._writes.due_s(), self._switch.due_s(), self._now_s + 5.0]
+        """Returns when `time_passed` is due if nothing else happens first."""
+        due = [self._writes.due_s(), self._switch.due_s(), self._around.now() + 5.0]
         if self._may_add_progress():  # else a record that waits for a hung file system would keep the loop awake
             due.append(self._board.due_s())
         if self._watches():
@@ -107,16 +98,17 @@ class HelperState:
 
     # ---- connections
 
-    def _on_message(self, number: int, message: m.ToHelper) -> None:
+    def message_arrived(self, number: int, message: m.ToHelper) -> None:
+        """A message has come from the connection of this number."""
         client = self._clients.get(number)
         if client is None:
             client = self._clients.admit(number, message)
             if client is None:
                 log.warning("the helper closes a connection that did not begin with the job's token")
-                self._actions.append(e.HangUp(number))
+                self._around.hang_up(number)
                 return
             if client.role == "clocks" and self._job.is_open:
-                self._actions.append(e.Send(number, m.ClocksHeld(why=self._held)))
+                self._around.send(number, m.ClocksHeld(why=self._held))
             if client.role == "training" and client.rank == 0:
                 self._board.name = 0
             return
@@ -127,10 +119,10 @@ class HelperState:
             text = f"the helper cannot use a message ({type(message).__name__}) of rank {client.rank}: {wrong}"
             log.warning("%s", text)
             if isinstance(message, (m.CreateJob, m.JoinJob)):
-                self._actions.append(e.Send(number, m.Refused(message=text)))
+                self._around.send(number, m.Refused(message=text))
 
     def _on_known_message(self, number: int, client: Client, message: m.ToHelper) -> None:
-        rank, now_s = client.rank, self._now_s
+        rank = client.rank
         match message:
             case m.CreateJob(job=job, attempt=attempt):
                 self._run(op.CreateJob(bodies.JobBody.model_validate(job), attempt))
@@ -142,10 +134,10 @@ class HelperState:
             case m.OrderSeen(instructions=instructions):
                 info = self._board.infos.get(rank)
                 if info is not None and not info.dp_rank and not info.tp_rank:  # the first rank of a stage is enough
-                    self._add(bodies.OrderBody(rank=rank, instructions=instructions))
+                    self._writes.add(bodies.OrderBody(rank=rank, instructions=instructions))
             case m.ScheduleApplied(number=schedule_number, late=late):
                 if rank == 0 and self._job.coordination == "local":
-                    self._actions.append(message)
+                    self._around.coordinate(message)
                 if late:
                     self._job.late.add((rank, schedule_number))
             case m.ProblemSeen(message=text):
@@ -153,27 +145,28 @@ class HelperState:
             case m.LoadsSeen(known=known):
                 self._board.note_loads(rank, known)
             case m.ProgressReport():
-                self._board.note_report(rank, message, now_s, client.gpu.spec if client.gpu is not None else "")
-                times = self._board.iteration_times(rank, message, now_s, local_mount=self._local_mount)
+                self._board.note_report(rank, message, client.gpu.spec if client.gpu is not None else "")
+                times = self._board.iteration_times(rank, message)
                 if times is not None and self._job.is_open:
-                    self._add(times)
+                    self._writes.add(times)
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
                 client.gpu = None
             case m.ReadProfile() | m.SaveProfile():
-                self._add(message)
+                self._writes.add(message)
             case m.WatchSwitch():
                 self._switch.start()
                 if self._switch.is_known:
-                    self._actions.append(e.Send(number, m.ClocksHeld(why=self._held)))
+                    self._around.send(number, m.ClocksHeld(why=self._held))
             case m.Goodbye(reason=reason, message=text):
                 client.role = "gone"
                 self._on_training_ended(client, reason, text)
             case _:
                 raise ValueError("it is not expected here")
 
-    def _on_client_gone(self, number: int) -> None:
+    def client_gone(self, number: int) -> None:
+        """A connection has ended."""
         client = self._clients.pop(number, None)
         if client is None:
             return
@@ -182,7 +175,7 @@ class HelperState:
             self._board.note_problem(client.rank, text)
             self._on_training_ended(client, "crashed", text)
         elif client.role == "clocks" and client.gpu is not None:
-            self._actions.append(self._resets.begin(client.rank, client.gpu, "has died"))
+            self._resets.begin(client.rank, client.gpu, "has died")
 
     # ---- joining and measuring
 
@@ -192,12 +185,12 @@ class HelperState:
         log.debug("rank %d joins; this host's progress record is %d", body.rank_info.rank, name)
         self._job.is_open = True
         self._job.coordination = message.coordination
-        self._watch.restart(self._now_s)
+        self._watch.restart()
         self._job.answered.discard(body.rank_info.rank)
         again = message.helper_name is not None
-        polls_s = self._watch.interval_s(local_mount=False), self._watch.interval_s(local_mount=True)
+        polls_s = self._watch.interval_s(False), self._watch.interval_s(True)
         registration = op.RegisterRanks((body,), message.job_id, message.attempt, message.directory_id, again, polls_s)
-        self._add(registration)
+        self._writes.add(registration)
         while self._job.early_results:
             self._on_measured(*self._job.early_results.popleft())
 
@@ -212,48 +205,48 @@ class HelperState:
             first_step=message.first_step,
             late=(rank, message.number) in self._job.late,
         )
-        self._add(op.WriteResults(message.number, (body,)))
+        self._writes.add(op.WriteResults(message.number, (body,)))
 
     def _on_training_ended(self, client: Client, reason: str, text: str) -> None:
-        if (end := self._job.training_ended(client, reason, text, self._now_s)) is not None:
-            self._add(end)
+        if (end := self._job.training_ended(client, reason, text, self._around.now())) is not None:
+            self._writes.add(end)
 
     # ---- the shared directory
 
     def _run(self, operation: op.Operation) -> None:
         self._health.started()
-        self._actions.append(e.Run(operation))
+        self._around.run(operation)
 
-    def _on_operation_done(self, event: e.OperationDone) -> None:
+    def operation_done(self, operation: op.Operation, result: op.Result = None, error: PfoError | None = None) -> None:
+        """The worker has carried an operation out; `error` is set if it failed."""
         self._health.finished()
-        operation, error = event.operation, event.error
         if isinstance(operation, Asked):
-            self._writes.done(error, self._now_s, again=False)
+            self._writes.done(error, again=False)
             failed = m.LogLine(level=logging.WARNING, message=str(error))
-            for message in event.result if isinstance(event.result, list) else [failed]:
+            for message in result if isinstance(result, list) else [failed]:
                 self._tell_rank(0, message)
             return
         if not isinstance(operation, op.ReadSwitch):  # that the switch can be read does not show that schedules can
             self._health.ended("write" if isinstance(operation, op.Write) else "read", error)
         if isinstance(operation, op.Write):
-            self._on_written(operation, error, event.result)
+            self._on_written(operation, error, result)
             return
-        match operation, event.result:
+        match operation, result:
             case op.OpenDirectory(), bool(is_local):
-                self._local_mount = is_local
+                self._around.local_mount = is_local
             case op.CreateJob(), op.CreatedJob() as created:
                 self._job.is_open = True
-                self._switch.learn(op.SwitchFound(created.off), self._now_s)
+                self._switch.learn(op.SwitchFound(created.off))
                 self._on_folder()
                 self._on_created(created)
             case op.PollSchedule(), found:
                 if isinstance(found, op.ScheduleFound):
                     self._on_found(found)
-                self._watch.polled(self._now_s, local_mount=self._local_mount)
+                self._watch.polled()
             case op.ReadSwitch(), _:
                 was_known, asked_s = self._switch.is_known, self._watch.asked_s
                 highest = max(self._clients.ranks(), default=0)
-                self._switch.looked(event.result, self._now_s, self._local_mount, highest_rank=highest, asked_s=asked_s)
+                self._switch.looked(result, highest_rank=highest, asked_s=asked_s)
                 if self._switch.is_known and not was_known:
                     self._tell_training(m.ClocksHeld(why=self._switch.why))
             case op.CreateJob(), _ if error is not None:
@@ -272,7 +265,7 @@ class HelperState:
         self._tell_rank(0, m.JobCreated(job_id=job_id, directory_id=directory_id, coordination=created.coordination))
 
     def _start_coordinator(self, rank_infos: tuple[RankInfo, ...] | None) -> None:
-        self._job.coordinator = e.StartCoordinator(rank_infos)
+        self._job.coordinator = StartCoordinator(rank_infos)
         if self._job.has_folder:
             self._on_folder()
 
@@ -281,11 +274,11 @@ class HelperState:
         self._job.has_folder = True
         self._switch.start()
         if self._job.coordinator is not None:
-            self._actions.append(self._job.coordinator)
+            self._around.coordinate(self._job.coordinator)
             self._job.coordinator = None
 
     def _on_found(self, found: op.ScheduleFound) -> None:
-        for told in self._watch.learn(found, self._now_s, local_mount=self._local_mount):
+        for told in self._watch.learn(found):
             self._tell_training(told)
         if self._board.name == 0:
             for level, text in self._watch.texts_for_log(found.current):
@@ -293,19 +286,19 @@ class HelperState:
 
     def _on_written(self, write: op.Write, error: PfoError | None, result: object) -> None:
         if isinstance(write, (bodies.ProgressBody, bodies.IterationTimesBody)):  # a newer record follows anyway
-            self._writes.done(error, self._now_s, again=False)
+            self._writes.done(error, again=False)
             if error is not None:
                 self._board.not_written(write)
             return
-        waits = self._writes.done(error, self._now_s)
+        waits = self._writes.done(error)
         if isinstance(write, op.RegisterRanks):
             registered = result if isinstance(result, op.RanksRegistered) else op.RanksRegistered()
             if error is None:
                 self._on_folder()
-                self._switch.learn(op.SwitchFound(registered.off), self._now_s)
+                self._switch.learn(op.SwitchFound(registered.off))
                 self._hold()
             elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
-                self._switch.learn(op.SwitchFound(gone=str(error)), self._now_s)  # no look at the switch comes before
+                self._switch.learn(op.SwitchFound(gone=str(error)))  # no look at the switch comes before
             if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):
@@ -331,14 +324,14 @@ class HelperState:
         """Whether a progress record would be written next; while one waits, there is no other."""
         return self._job.is_open and not self._writes.holds(bodies.ProgressBody)
 
-    def _do_what_is_due(self) -> None:
-        now_s = self._now_s
+    def time_passed(self) -> None:
+        """Does what is due."""
+        now_s = self._around.now()
         if self._may_add_progress():
-            error, last = self._health.error, self._clients.have_gone
-            body = self._board.record(now_s, error, local_mount=self._local_mount, last=last)
+            body = self._board.record(self._health.error, last=self._clients.have_gone)
             if body is not None:
-                self._add(body)
-        write = self._writes.next(now_s, self._is_complete)
+                self._writes.add(body)
+        write = self._writes.next(self._is_complete)
         if write is not None:
             self._run(write)
         if self._watches() and now_s >= self._watch.due_s():
@@ -348,10 +341,7 @@ class HelperState:
             self._run(op.ReadSwitch(thorough=self._switch.looking()))
         self._hold()
         if self._clients.have_gone or (not self._clients and now_s > self._started_s + _FIRST_CLIENT_WITHIN_S):
-            self._actions.append(e.Stop())
-
-    def _add(self, write: op.Write) -> None:
-        self._writes.add(write, self._now_s)
+            self._around.stop()
 
     def _is_complete(self, write: op.Write) -> bool:
         """Whether a record has what all ranks of this host tell, or none of them will tell any more."""
@@ -373,7 +363,9 @@ class HelperState:
 
     def _tell_training(self, message: m.Message, *, clocks_too: bool = False) -> None:
         numbers = self._clients.training() + (self._clients.clocks() if clocks_too else [])
-        self._actions += [e.Send(number, message) for number in numbers]
+        for number in numbers:
+            self._around.send(number, message)
 
     def _tell_rank(self, rank: int, message: m.Message) -> None:
-        self._actions += [e.Send(number, message) for number in self._clients.training(rank)]
+        for number in self._clients.training(rank):
+            self._around.send(number, message)

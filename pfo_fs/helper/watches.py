@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import ScheduleFound, SwitchFound
 from pfo_fs.ipc.messages import Message, PaceLeaseRenewed, SchedulesWithdrawn
 from pfo_fs.store import bodies
@@ -33,59 +33,57 @@ class ScheduleWatch:
 
     Args:
         interval_s: Seconds between two polls; None: by the kind of file system.
-        jitter: Spreads the polls of many hosts.
     """
 
-    def __init__(self, interval_s: float | None, jitter: random.Random, now_s: float) -> None:
+    def __init__(self, interval_s: float | None, around: Around) -> None:
         self.known = (-1, -1)
         self._given_interval_s = interval_s
-        self._jitter = jitter
-        self._since_s = now_s
-        self._next_s = now_s
+        self._around = around
+        self._since_s = self._next_s = around.now()
         self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._older_since_s: float | None = None  # since when `current.json` names an older schedule than `known`
         self._told: dict[int, str] = {}  # to the log of rank 0, by level
         self.asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
-    def interval_s(self, *, local_mount: bool) -> float:
+    def interval_s(self, local_mount: bool) -> float:
         """Returns the seconds between two polls, except while the first schedule is awaited."""
         return self._given_interval_s or max(self.asked_s, 0.25 if local_mount else 2.0)
 
-    def restart(self, now_s: float) -> None:
+    def restart(self) -> None:
         """Notes that a rank has joined, which has received no schedule yet."""
         self.known, self._lease = (-1, -1), None
-        self._next_s, self._has_restarted = now_s, True
+        self._next_s, self._has_restarted = self._around.now(), True
 
     def due_s(self) -> float:
         """Returns when to poll next; never while a poll is under way."""
         return math.inf if self._is_polling else self._next_s
 
-    def polled(self, now_s: float, *, local_mount: bool) -> None:
+    def polled(self) -> None:
         """Sets the time of the next poll: soon while the first schedule is awaited, later after one interval."""
-        self._is_polling = False
+        self._is_polling, now_s, local_mount = False, self._around.now(), self._around.local_mount
         if self._has_restarted:  # the new rank has not received what this poll has found
             self._next_s, self._has_restarted = now_s, False
             return
-        interval_s, age_s = self.interval_s(local_mount=local_mount), now_s - self._since_s
+        interval_s, age_s = self.interval_s(local_mount), now_s - self._since_s
         if self.known[1] < 0 and age_s < _SOON_S:
             pause_s = 0.02 if local_mount and age_s < _EAGER_S else min(interval_s, 0.2 + age_s / 10)
-            pause_s = max(pause_s, self.asked_s * self._jitter.uniform(0.8, 1.2))
+            pause_s = max(pause_s, self.asked_s * self._around.jitter.uniform(0.8, 1.2))
         else:
-            pause_s = interval_s * self._jitter.uniform(0.8, 1.2)
+            pause_s = interval_s * self._around.jitter.uniform(0.8, 1.2)
         self._next_s = now_s + pause_s
 
     def polling(self) -> None:
         self._is_polling, self._has_restarted = True, False
 
-    def learn(self, found: ScheduleFound, now_s: float, *, local_mount: bool) -> list[Message]:
+    def learn(self, found: ScheduleFound) -> list[Message]:
         """Uses the result of a poll; returns the messages for the ranks of this host."""
         current = found.current
         if current is not None:
             self.asked_s = current.poll_s
         published = (current.generation, current.number) if current is not None and current.number >= 0 else (-1, -1)
         if published < self.known:
-            return self._doubt(now_s)
+            return self._doubt()
         self._older_since_s = None
         if current is None or current.number < 0:
             return []
@@ -93,7 +91,7 @@ class ScheduleWatch:
         lease = current.lease_s, current.heartbeat
         if lease != self._lease:
             self._lease = lease
-            told += self.lease(*lease, local_mount=local_mount)
+            told += self.lease(*lease)
         if found.is_complete and (current.generation, current.number) > self.known:
             if found.schedule is not None:
                 told.append(found.schedule)
@@ -101,8 +99,9 @@ class ScheduleWatch:
                 self.known = current.generation, current.number
         return told
 
-    def _doubt(self, now_s: float) -> list[Message]:
+    def _doubt(self) -> list[Message]:
         """Returns the message that drops the last schedule, if the file has named an older one for long."""
+        now_s = self._around.now()
         self._older_since_s = now_s if self._older_since_s is None else self._older_since_s
         if now_s - self._older_since_s < BELIEVED_AFTER_S:
             return []
@@ -114,10 +113,10 @@ class ScheduleWatch:
             now_s - self._older_since_s,
         )
         self._older_since_s = None
-        self.restart(now_s)
+        self.restart()
         return [SchedulesWithdrawn()]
 
-    def lease(self, lease_s: float, heartbeat: int, *, local_mount: bool) -> list[Message]:
+    def lease(self, lease_s: float, heartbeat: int) -> list[Message]:
         """Returns the message that renews the ranks' lease: the time for which they may follow the schedule.
 
         Heartbeat 0: the coordinator does not follow the straggler yet, so the lease is not renewed.
@@ -125,7 +124,7 @@ class ScheduleWatch:
         if lease_s and not heartbeat:
             return []
         # The helper sees a renewal up to one poll late, and the next one may be missed.
-        return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(local_mount=local_mount))]
+        return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(self._around.local_mount))]
 
     def texts_for_log(self, current: bodies.CurrentBody | None) -> list[tuple[int, str]]:
         """Returns what is new for the log of rank 0, with its level: a problem, and what a plan that stays saves."""
@@ -221,10 +220,10 @@ class SwitchWatch:
         why: Why the ranks of this host must keep default clocks; empty: they need not.
     """
 
-    def __init__(self, jitter: random.Random) -> None:
+    def __init__(self, around: Around) -> None:
         self.why: Why = ""
         self.is_known = False
-        self._jitter = jitter
+        self._around = around
         self._next_s = math.inf
         self._is_looking = False
         self._looks = 0
@@ -245,7 +244,7 @@ class SwitchWatch:
         self._looks += 1
         return self._looks % _THOROUGH_EVERY == 0 or self._gone_since_s is not None
 
-    def looked(self, found: object, now_s: float, local_mount: bool, *, highest_rank: int, asked_s: float) -> None:
+    def looked(self, found: object, *, highest_rank: int, asked_s: float) -> None:
         """Uses the answer.
 
         Args:
@@ -254,20 +253,21 @@ class SwitchWatch:
             asked_s: The coordinator asks for no more than one poll in this time.
         """
         self._is_looking = False
-        pause_s = max(_LOCAL_S if local_mount else _REMOTE_S, highest_rank / _RANKS_PER_S, asked_s)
+        pause_s = max(_LOCAL_S if self._around.local_mount else _REMOTE_S, highest_rank / _RANKS_PER_S, asked_s)
         if isinstance(found, SwitchFound):
-            self.learn(found, now_s)
+            self.learn(found)
             if self._gone_since_s is not None and self.why != "removed":
                 pause_s = _LOOK_AGAIN_S
-        self._next_s = now_s + pause_s * self._jitter.uniform(0.8, 1.2)
+        self._next_s = self._around.now() + pause_s * self._around.jitter.uniform(0.8, 1.2)
 
-    def learn(self, found: SwitchFound, now_s: float) -> None:
+    def learn(self, found: SwitchFound) -> None:
         """Uses what was found, by a look or by another operation."""
         self.is_known = True
         if not found.gone:
             self._gone_since_s, self._gone_looks = None, 0
             self.why = "off" if found.off else ""
             return
+        now_s = self._around.now()
         self._gone_since_s = now_s if self._gone_since_s is None else self._gone_since_s
         self._gone_looks += 1
         if self._gone_looks >= _GONE_AFTER_LOOKS and now_s - self._gone_since_s >= _GONE_AFTER_S:

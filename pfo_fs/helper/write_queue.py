@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import RegisterRanks, Write, WriteResults
 from pfo_fs.store.bodies import MOST_NAMES_PER_FILE
 
@@ -33,7 +34,8 @@ class _Waiting:
 class WriteQueue:
     """The records that wait; a record that comes when too many wait is dropped, and measured again."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: Around) -> None:
+        self._around = around
         self._waiting: deque[_Waiting] = deque()
         self._in_flight: Write | None = None
         self._not_before_s = 0.0
@@ -51,7 +53,7 @@ class WriteQueue:
         """Whether a record of this kind waits for those of other ranks."""
         return any(isinstance(waits.write, kind) and waits.until_s > 0 for waits in self._waiting)
 
-    def add(self, write: Write, now_s: float) -> None:
+    def add(self, write: Write) -> None:
         """Adds a record, or joins it to one that waits for it; the queue drops it when `MAX_WAITING` wait already."""
         for waits in self._waiting:
             joined = _joined(waits.write, write) if waits.until_s > 0 else None
@@ -61,10 +63,11 @@ class WriteQueue:
         if len(self._waiting) >= MAX_WAITING:
             return
         gathered_for_s = _GATHERED_FOR_S.get(type(write))
-        self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else now_s + gathered_for_s))
+        self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else self._around.now() + gathered_for_s))
 
-    def next(self, now_s: float, is_complete: Callable[[Write], bool]) -> Write | None:
+    def next(self, is_complete: Callable[[Write], bool]) -> Write | None:
         """Returns the record to write now; None while one is being written, or in the pause after an error."""
+        now_s = self._around.now()
         if self._in_flight is not None or now_s < self._not_before_s:
             return None
         for place, waits in enumerate(self._waiting):
@@ -74,7 +77,7 @@ class WriteQueue:
                 break
         return self._in_flight
 
-    def done(self, error: PfoError | None, now_s: float, *, again: bool = True) -> bool:
+    def done(self, error: PfoError | None, *, again: bool = True) -> bool:
         """Notes that the worker has finished; returns whether the record will be tried again.
 
         A new try does not help if another process owns the name, the record is not valid, or the directory is another
@@ -92,7 +95,7 @@ class WriteQueue:
         ):
             return False
         self._waiting.appendleft(_Waiting(write))
-        self._not_before_s = now_s + _SECONDS_TO_NEXT_TRY
+        self._not_before_s = self._around.now() + _SECONDS_TO_NEXT_TRY
         return True
 
     def due_s(self) -> float | None:

@@ -17,11 +17,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType, MethodType
-from typing import Any
-from weakref import WeakKeyDictionary, ref
+from types import FrameType
+from weakref import WeakMethod
 
-from pfo_fs.ipc.system_calls import after_fork_in_child, open_memory_file
+from pfo_fs.ipc.system_calls import open_memory_file
 from pfo_fs.ipc.transport import peer_of
 
 
@@ -45,21 +44,16 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
-_in_children: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
-
-
 def at_process_end(method: Callable[[BaseException | None], object]) -> None:
     """Calls a method when this process ends, with the exception that ends it, or None.
 
     A process that `multiprocessing` has started runs finalizers of its own, and no `atexit` before Python 3.13.
     """
-    assert isinstance(method, MethodType)
-    weak, function, bootstrap = ref(method.__self__), method.__func__, _frame_of("_bootstrap")
+    alive, bootstrap = WeakMethod(method), _frame_of("_bootstrap")
 
     def end() -> None:
-        alive = weak()
-        if alive is not None:
-            function(alive, sys.exc_info()[1] or getattr(sys, "last_value", None) or _exit_of(bootstrap))
+        if (told := alive()) is not None:
+            told(sys.exc_info()[1] or getattr(sys, "last_value", None) or _exit_of(bootstrap))
 
     atexit.register(end)
     process = sys.modules.get("multiprocessing.process")
@@ -84,17 +78,9 @@ def _exit_of(bootstrap: FrameType | None) -> SystemExit | None:
 
 
 def in_forked_children(method: Callable[[], object]) -> None:
-    """Calls a method in each child that this process forks; one method of an object."""
-    assert isinstance(method, MethodType)
-    _in_children[method.__self__] = method.__func__
-
-
-def _tell_child() -> None:
-    for thing, function in list(_in_children.items()):
-        function(thing)
-
-
-after_fork_in_child(_tell_child)
+    """Calls a method in each child that this process forks, while its object is there."""
+    alive = WeakMethod(method)
+    os.register_at_fork(after_in_child=lambda: (told := alive()) and told())
 
 
 def how_it_ended(error: BaseException | None) -> tuple[str, str]:
@@ -126,6 +112,8 @@ def trace_sigterm() -> int:
                 return _trace
             _trace = open_memory_file("pfo-fs-sigterm")
             faulthandler.register(signal.SIGTERM, file=_trace, all_threads=False, chain=True)
+            # A data loader's worker that gets SIGTERM must not write into its parent's trace.
+            os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
         except (AttributeError, OSError, RuntimeError, StopIteration, ValueError):
             _trace = -1
     return _trace
@@ -137,15 +125,6 @@ def _is_handled_outside_of_python() -> bool:
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-
-
-def _not_in_forked_child() -> None:
-    """A data loader's worker that gets SIGTERM must not write into its parent's trace."""
-    if _trace is not None and _trace >= 0:
-        faulthandler.unregister(signal.SIGTERM)
-
-
-after_fork_in_child(_not_in_forked_child)
 
 
 def open_trace_of_peer(connection: socket.socket, trace: int) -> int | None:

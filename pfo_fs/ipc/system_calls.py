@@ -14,7 +14,6 @@ import fcntl
 import os
 import socket
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 
 _F_SETSIG, _F_GETSIG = 10, 11
@@ -43,24 +42,12 @@ def _mark(fd: int) -> int:
     return max(0, int(_fcntl(fd, _F_GETSIG, 0)))
 
 
-def _has_mark(fd: int, marked: int) -> bool:
-    """Returns whether a descriptor is still that of a marked file, and not that of one that the program has opened."""
-    return not marked or bool(_fcntl(fd, _F_GETSIG, 0) == marked)
-
-
 _IN_MEMORY = "/dev/shm"  # noqa: S108  the file loses its name at once
 # Locks of an open file, by their numbers in Linux where Python has no names for them.
 OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
 FLOCK = "hhqqi4x"
 """A lock, as the kernel takes and tells it: type, whence, start, length, process."""
-
-
-def after_fork_in_child(do: Callable[[], object]) -> None:
-    """Calls `do` in each child that this process forks, where Python can do so."""
-    register = getattr(os, "register_at_fork", None)
-    if register is not None:
-        register(after_in_child=do)
 
 
 def open_memory_file(name: str) -> int:
@@ -126,7 +113,7 @@ class OwnFile:
 
     def seems_open(self) -> bool:
         """Returns what `is_open` does, in less than a microsecond and with the interpreter lock: by a mark."""
-        return _has_mark(self._fd, self._marked)
+        return not self._marked or bool(_fcntl(self._fd, _F_GETSIG, 0) == self._marked)
 
     def is_open(self) -> bool:
         """Returns whether the descriptor is still that of the file."""

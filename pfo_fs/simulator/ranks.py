@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pfo_fs.arrays import Array
 from pfo_fs.errors import PfoError
-from pfo_fs.helper import events as e
-from pfo_fs.helper.operations import DirectoryOperations
+from pfo_fs.helper.job import Around
+from pfo_fs.helper.operations import DirectoryOperations, Operation
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
@@ -26,6 +26,23 @@ RankSchedules = list[dict[int, Sequence[tuple[str, int]]]]
 _TOKEN = "simulated"  # noqa: S105  not a secret: the simulation has no sockets
 _CLOCKS = 1_000_000
 """Number of the first connection of a clock process; connections of training are numbered by rank."""
+
+
+class _AroundHelper(Around):
+    """Keeps what the helper sends to rank 0, since all ranks of the host get the same, and what its worker is to do."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda: self.now_s, seed)
+        self.now_s = 0.0
+        self.sent: list[m.Message] = []
+        self.waiting: deque[Operation] = deque()
+
+    def send(self, client: int, message: m.Message) -> None:
+        if client == 0:
+            self.sent.append(message)
+
+    def run(self, operation: Operation) -> None:
+        self.waiting.append(operation)
 
 
 class SimulatedRanks:
@@ -60,12 +77,13 @@ class SimulatedRanks:
             for rank, (dp, pp, tp) in enumerate(places)
         ]
         self._operations = DirectoryOperations(root, "simulator", settings.scheduler)
-        self._helper = HelperState(_TOKEN, poll_interval_s=None, now_s=0.0, seed=cluster.seed)
-        self._unread: list[m.Message] = []  # that the helper has sent to training
+        self._around = _AroundHelper(cluster.seed)
+        self._helper = HelperState(_TOKEN, self._around)
         self.schedule = m.NewSchedule(number=-1)
         self.switcher = ScheduleSwitcher(self._set_schedule, lambda text: None)
         self._clocks: dict[tuple[bool, ...], Array] = {}  # of the schedule in force, by the halves that follow it
-        self._do(self._helper.first_actions(), 0.0)
+        self._helper.begin()
+        self._work(0.0)
         self._join(settings, metadata)
 
     def _join(self, settings: PFOSettings, metadata: str) -> None:
@@ -102,36 +120,38 @@ class SimulatedRanks:
 
     def send(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """Sends a message from a training process to the helper."""
-        self._do(self._helper.handle(e.MessageArrived(rank, message), now_s), now_s)
+        self._around.now_s = now_s
+        self._helper.message_arrived(rank, message)
+        self._work(now_s)
 
     def send_from_clocks(self, rank: int, message: m.ToHelper, now_s: float) -> None:
         """Sends a message from a clock process to the helper."""
         self.send(_CLOCKS + rank, message, now_s)
 
-    def _do(self, actions: Sequence[e.Action], now_s: float) -> None:
-        waiting = deque(actions)
-        while waiting:
-            action = waiting.popleft()
-            if isinstance(action, e.Run):
-                try:
-                    done = e.OperationDone(action.operation, self._operations.execute(action.operation))
-                except PfoError as error:
-                    done = e.OperationDone(action.operation, error=error)
-                waiting.extend(self._helper.handle(done, now_s))
-            elif isinstance(action, e.Send) and action.client == 0:  # all ranks of the host get the same messages
-                self._unread.append(action.message)
+    def _work(self, now_s: float) -> None:
+        """Does what is due, and what the worker is to do."""
+        self._around.now_s = now_s
+        self._helper.time_passed()
+        while self._around.waiting:
+            operation, result, problem = self._around.waiting.popleft(), None, None
+            try:
+                result = self._operations.execute(operation)
+            except PfoError as error:
+                problem = error
+            self._helper.operation_done(operation, result, problem)
+            self._helper.time_passed()
 
     # ---- training
 
     def receive(self, now_s: float) -> list[int]:
         """Keeps the schedules that the helper has sent; returns the numbers of the new ones."""
-        self._do(self._helper.handle(e.TimePassed(), now_s), now_s)
+        self._work(now_s)
         new_numbers = []
-        for new in self._unread:
+        for new in self._around.sent:
             if isinstance(new, m.NewSchedule) and new.number > self.switcher.newest:
                 self.switcher.expect(new)
                 new_numbers.append(new.number)
-        self._unread.clear()
+        self._around.sent.clear()
         return new_numbers
 
     def begin_step(self, step: int, now_s: float) -> Array:

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from pfo_fs.errors import FolderAway, RecordError
+from pfo_fs.errors import RecordError, StoreUnavailable
 from pfo_fs.store import bodies as b
 from pfo_fs.store import layout
 from pfo_fs.store.locks import courtesy_lock
@@ -136,11 +136,11 @@ class JobFolder(ScheduleFiles, RankFiles):
         """Returns the names in the job's folder now.
 
         Raises:
-            FolderAway: The folder itself cannot be seen now; its files may still exist.
+            StoreUnavailable: The folder itself cannot be seen now; its files may still exist.
         """
         found = self.files.names_if_there(self.path)
         if found is None:
-            raise FolderAway(
+            raise StoreUnavailable(
                 errno.ENOENT, f"{self.location}: the job's folder is not there now; was it moved, or unmounted?"
             )
         return set(found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faulty_nvml import UUID, Bench, Fault
+from fake_nvml import Fault
+from faulty_nvml import UUID, Bench
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from jobs import current_of, make_job, rank_infos, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import CALM_AFTER_S, IterationTimeReader, PollPace
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import ScheduleFound
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.models import PlanInputs, Straggler, Target
@@ -184,9 +184,9 @@ def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_th
 
 def test_a_user_who_sets_the_interval_gets_it(folder: JobFolder, clock: Clock) -> None:
     assert train(folder, coordinate(folder, clock, poll_interval=1), clock, 2 * int(CALM_AFTER_S)).poll_s == 0
-    watch = ScheduleWatch(0.5, random.Random(0), 0.0)
-    watch.learn(ScheduleFound(current(poll_s=10.0)), 0.0, local_mount=False)
-    assert watch.interval_s(local_mount=False) == 0.5
+    watch = ScheduleWatch(0.5, Around())
+    watch.learn(ScheduleFound(current(poll_s=10.0)))
+    assert watch.interval_s(False) == 0.5
 
 
 def current(poll_s: float) -> bodies.CurrentBody:
@@ -232,7 +232,7 @@ def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
 
 
 def test_a_helper_polls_as_rarely_as_it_is_asked_to() -> None:
-    watch = ScheduleWatch(None, random.Random(0), 0.0)
-    watch.learn(ScheduleFound(current(poll_s=10.0)), 0.0, local_mount=False)
-    watch.polled(100.0, local_mount=False)
+    watch = ScheduleWatch(None, Around(lambda: 100.0))
+    watch.learn(ScheduleFound(current(poll_s=10.0)))
+    watch.polled()
     assert 108.0 <= watch.due_s() <= 112.0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gluster_volume import gluster_volume
-from running import Gluster, wait_for
+from gluster_volume import Gluster, gluster_volume
+from running import wait_for
 
 pytestmark = pytest.mark.gluster
 

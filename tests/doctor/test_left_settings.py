@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_nvml import UUIDS, FakeNvml
-from faulty_nvml import Bench, Fault
+from fake_nvml import UUIDS, FakeNvml, Fault
+from faulty_nvml import Bench
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.undo_note import Leftover

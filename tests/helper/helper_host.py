@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 from jobs import rank_infos
 from running import HANGS_AFTER_S
 
-from pfo_fs.helper import events
+from pfo_fs.errors import PfoError
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.loop import HelperLoop
-from pfo_fs.helper.operations import DirectoryOperations, OpenDirectory
-from pfo_fs.helper.process import CoordinatorThread
+from pfo_fs.helper.job import Around
+from pfo_fs.helper.operations import DirectoryOperations, Operation, Result
+from pfo_fs.helper.process import HelperLoop
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages, transport
 from pfo_fs.models import JobInfo, RankInfo
@@ -22,14 +22,58 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
-def connected(*ranks: int) -> HelperState:
-    """A helper whose directory is open, and to which these ranks are connected, each as the client of its number."""
-    state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
-    state.first_actions()
-    state.handle(events.OperationDone(OpenDirectory(), True), 0.0)
-    for rank in ranks or (0,):
-        state.handle(events.MessageArrived(rank, messages.Hello(rank=rank, role="training", token="token")), 0.0)
-    return state
+class Helper(Around):
+    """A helper's state with an open directory in virtual time, and what it asks of the process around it.
+
+    Args:
+        ranks: The ranks that are connected, each as the client of its number.
+    """
+
+    def __init__(self, *ranks: int) -> None:
+        super().__init__(lambda: self.now_s, seed=0)
+        self.now_s = 0.0
+        self.sent: list[tuple[int, messages.Message]] = []
+        self.operations: list[Operation] = []
+        self.coordinated: list[object] = []
+        self.resets: list[tuple[int, messages.GpuToReset]] = []
+        self.state = HelperState("token", self)
+        self.state.begin()
+        self.done(self.operations.pop(), True)
+        for rank in ranks or (0,):
+            self.hears(rank, messages.Hello(rank=rank, role="training", token="token"))
+
+    def send(self, client: int, message: messages.Message) -> None:
+        self.sent.append((client, message))
+
+    def run(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    def coordinate(self, what: object) -> None:
+        self.coordinated.append(what)
+
+    def reset_gpu(self, rank: int, gpu: messages.GpuToReset, pause_s: float = 0.0) -> None:
+        self.resets.append((rank, gpu))
+
+    def hears(self, client: int, message: messages.ToHelper) -> list[Operation]:
+        """A message arrives; returns the operations that the worker is given, as all of these methods."""
+        self.state.message_arrived(client, message)
+        return self.passes()
+
+    def done(self, operation: Operation, result: Result = None, error: PfoError | None = None) -> list[Operation]:
+        self.state.operation_done(operation, result, error)
+        return self.passes()
+
+    def passes(self, seconds: float = 0.0) -> list[Operation]:
+        """Time passes."""
+        self.now_s += seconds
+        self.state.time_passed()
+        given, self.operations = self.operations, []
+        return given
+
+    def told(self) -> list[tuple[int, messages.Message]]:
+        """What was sent since the last call."""
+        sent, self.sent = self.sent, []
+        return sent
 
 
 def joining(job: dict[str, str], info: RankInfo, nonce: str = "n", name: int | None = None) -> messages.JoinJob:
@@ -42,35 +86,34 @@ class Host:
     """One host.
 
     Attributes:
+        operations: Carries the helper's operations out; None: on the real directory.
         resets: The GPUs that the helper has reset.
-        handled: What the helper has handled so far: messages, ended operations, and other events.
+        handled: What the helper has handled so far: messages and ended operations.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, operations: Any = None) -> None:
         self.root = root
         self.token = secrets.token_hex(8)
         self.address = f"pfo-fs-test-{self.token}"
         self.resets: list[messages.GpuToReset] = []
         server = transport.listen(self.address)
         settings = PFOSettings()
-        operations = DirectoryOperations(str(root), "test", settings.scheduler)
-        self.state = HelperState(self.token, poll_interval_s=None, now_s=time.monotonic())
+        operations = operations or DirectoryOperations(str(root), "test", settings.scheduler)
+        self.loop = HelperLoop(self.token, operations, settings, lambda: None, self.reset)
+        self.state = self.loop.state
         self.handled: list[object] = []
-        handle = self.state.handle
+        heard, done = self.state.message_arrived, self.state.operation_done
 
-        def noted(event: events.Event, now_s: float) -> list[events.Action]:
-            actions = handle(event, now_s)
-            self.handled.append(getattr(event, "message", None) or getattr(event, "operation", event))
-            return actions
+        def note_message(client: int, message: messages.ToHelper) -> None:
+            heard(client, message)
+            self.handled.append(message)
 
-        self.state.handle = noted  # type: ignore[method-assign]
-        self.loop = HelperLoop(
-            self.state,
-            operations,
-            lambda post: CoordinatorThread(operations, settings, post),
-            lambda: None,
-            self.reset,
-        )
+        def note_operation(operation: Operation, *how: Any) -> None:
+            done(operation, *how)
+            self.handled.append(operation)
+
+        self.state.message_arrived = note_message  # type: ignore[method-assign]
+        self.state.operation_done = note_operation  # type: ignore[method-assign,assignment]
         self.thread = threading.Thread(target=self.loop.serve, args=(server,), daemon=True)
         self.thread.start()
         self.clients: list[HelperClient] = []
@@ -85,7 +128,7 @@ class Host:
         return client
 
     def times(self, kind: type) -> int:
-        """How many messages, operations or events of a kind the helper has handled."""
+        """How many messages or operations of a kind the helper has handled."""
         return sum(isinstance(one, kind) for one in self.handled)
 
     def create(self, client: HelperClient, mode: str = "daemon", ranks: int = 1) -> dict[str, str]:

@@ -17,14 +17,13 @@ from typing import Any
 
 import pytest
 from clock import Clock, replace_time
-from running import HANGS_AFTER_S, open_fds
+from running import HANGS_AFTER_S, open_fds, wait_for
 
 from pfo_fs.errors import CoordinationError
 from pfo_fs.helper import client as client_module
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages, transport
 
-WaitFor = Callable[..., Any]
 Make = Callable[..., HelperClient]
 TOKEN = secrets.token_hex(16)
 
@@ -55,7 +54,7 @@ def starters(clients: list[HelperClient]) -> list[HelperClient]:
     return [each for each in clients if each.process is not None and each.process.poll() is None]
 
 
-def die(clients: list[HelperClient], wait_for: WaitFor) -> None:
+def die(clients: list[HelperClient]) -> None:
     """The helper of these ranks is killed."""
     (starter,) = starters(clients)
     assert starter.process is not None
@@ -71,16 +70,14 @@ def answers(client: HelperClient) -> bool:
     return isinstance(client.wait_for(messages.Joined, HANGS_AFTER_S), messages.Refused)
 
 
-def test_of_ranks_that_start_at_once_one_starts_the_helper_whatever_their_numbers(make: Make) -> None:
+def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_died(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
     clients = [make(rank) for rank in (4, 5, 6)]
     assert len(starters(clients)) == 1
     assert all(map(answers, clients))
-
-
-def test_any_rank_replaces_a_dead_helper_and_only_one_does(make: Make, wait_for: WaitFor, monkeypatch: Any) -> None:
-    monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
-    clients = [make(rank) for rank in (4, 5, 6)]
-    die(clients, wait_for)
+    die(clients)
     for each in clients:
         each.revive([])
     assert len(starters(clients)) == 1
@@ -88,17 +85,17 @@ def test_any_rank_replaces_a_dead_helper_and_only_one_does(make: Make, wait_for:
 
 
 def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once_however_late_its_next_step_comes(
-    make: Make, wait_for: WaitFor
+    make: Make,
 ) -> None:
     client = make(0)
-    die([client], wait_for)
+    die([client])
     assert client.revive([])
     assert answers(client)
 
 
-def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make, wait_for: WaitFor) -> None:
+def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make) -> None:
     clients = [make(rank) for rank in (0, 1)]
-    die(clients, wait_for)
+    die(clients)
     assert not clients[1].revive([])
     assert not starters(clients)
     clients[0].revive([])
@@ -106,10 +103,10 @@ def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make, wait_for: Wait
 
 
 def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
-    make: Make, wait_for: WaitFor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = make(0)
-    die([client], wait_for)
+    die([client])
     started_s: list[float] = []
     replace_time(monkeypatch, client_module.__name__, monotonic=clock)
     monkeypatch.setattr(client_module, "start_process", lambda *_, **__: started_s.append(clock()))
@@ -128,16 +125,6 @@ def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkey
     monkeypatch.setattr(transport, "listen", in_use)
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
-
-
-def test_a_call_that_this_host_does_not_allow_is_not_tried_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_: str) -> socket.socket:
-        with transport.refusals_named("connect"):
-            raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(transport, "connect", refused)
-    with pytest.raises(transport.CallRefused, match=r"connect\(\) is not allowed"):
-        make(0, deadline_s=math.inf)
 
 
 def test_a_socket_that_the_program_opens_where_it_had_closed_ours_is_neither_read_nor_written(make: Make) -> None:
@@ -183,7 +170,7 @@ def squat(name: str, uid: int | None, listens: bool) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("listens", [True, False], ids=["listens", "only has the name"])
 def test_another_user_who_takes_the_address_of_a_dead_helper_keeps_no_rank_from_a_new_one(
-    make: Make, address: str, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch, listens: bool
+    make: Make, address: str, monkeypatch: pytest.MonkeyPatch, listens: bool
 ) -> None:
     if os.geteuid() and listens:
         pytest.skip("becoming another user needs root")
@@ -195,7 +182,7 @@ def test_another_user_who_takes_the_address_of_a_dead_helper_keeps_no_rank_from_
     squatters = []
     try:
         for name in names[:2]:
-            die(clients, wait_for)
+            die(clients)
             squatters.append(squat(name, 20001 if listens else None, listens))
             for each in clients:
                 each._start_after_s = each._pause_s = 0.0

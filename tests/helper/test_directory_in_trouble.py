@@ -6,19 +6,16 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helper_host import Host
 from jobs import instead_of, rank_infos, results_by_rank
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, StoreError
 from pfo_fs.ipc import messages, transport
 from pfo_fs.store import Files, SharedDirectory, bodies
-
-Wait = Callable[..., Any]
 
 
 def measurement(rank: int, number: int) -> messages.MeasurementReport:
@@ -28,7 +25,7 @@ def measurement(rank: int, number: int) -> messages.MeasurementReport:
 
 @pytest.mark.parametrize("how", ["hangs", "refuses"])
 def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_it_answers(
-    host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait, how: str
+    host: Host, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     answers = threading.Event()
 
@@ -52,9 +49,7 @@ def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_i
     wait_for(lambda: client.poll() == messages.ClocksHeld(), what="the schedule, again")
 
 
-def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is_back(
-    tmp_path: Path, wait_for: Wait
-) -> None:
+def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is_back(tmp_path: Path) -> None:
     root, (info,) = tmp_path / "pfo", rank_infos(1)
     first = Host(root)
     job = first.create(first.client(0))
@@ -69,7 +64,7 @@ def test_a_helper_that_replaces_another_while_the_mount_is_away_joins_when_it_is
         second.close()
 
 
-def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     plans, may_go_on = threading.Event(), threading.Event()
 
     def plan(_: Coordinator) -> float:
@@ -89,21 +84,16 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
         may_go_on.set()
 
 
-@pytest.mark.parametrize("releases", [True, False])
-def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(
-    host: Host, releases: bool, wait_for: Wait
-) -> None:
+def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(host: Host) -> None:
     trainer = host.client(0)
     job = host.create(trainer)
     host.join(trainer, job, rank_infos(1)[0])
     with transport.connect(host.address) as connection:
         hello = messages.Hello(rank=0, role="clocks", token=host.token, gpu=messages.GpuToReset("simulated:x"))
         connection.send(transport.encode(hello))
-        if releases:
-            connection.send(transport.encode(messages.ClocksReleased()))
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
-    assert host.resets == ([] if releases else [messages.GpuToReset("simulated:x")])
+    assert host.resets == [messages.GpuToReset("simulated:x")]
     end = host.folder(job).read(bodies.EndBody)
     assert end is not None
     assert end.reason == "crashed"

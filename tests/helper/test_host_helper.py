@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helper_host import Host
 from jobs import one_f_one_b, rank_infos, results_by_rank
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.errors import AlreadyClaimed, CoordinationError
-from pfo_fs.helper.events import Terminated
-from pfo_fs.helper.operations import PollSchedule, new_schedule
+from pfo_fs.helper.job import Around
+from pfo_fs.helper.operations import new_schedule
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.messages import NewSchedule, RankPlan
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import bodies
-
-Wait = Callable[..., Any]
 
 
 def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
@@ -40,7 +35,7 @@ def test_a_host_registers_how_often_it_looks_for_a_schedule(
     monkeypatch.setattr("pfo_fs.helper.operations.is_local", lambda _: is_local)
     _, folder = host.start(2)
     polls_s = {body.poll_s for body in folder.each_rank()}
-    assert polls_s == {ScheduleWatch(None, random.Random(0), 0.0).interval_s(local_mount=is_local)}
+    assert polls_s == {ScheduleWatch(None, Around()).interval_s(is_local)}
 
 
 def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
@@ -55,44 +50,6 @@ def test_a_rank_is_registered_and_told_its_schedule(host: Host) -> None:
     assert message == NewSchedule(number=0, start_step=7, by_hand=True, plans=plans, ranks={0: 0})
 
 
-def test_words_that_hold_a_schedule_are_passed_on(host: Host, wait_for: Wait) -> None:
-    (client,), folder = host.start()
-    for number, lease_s, word in (
-        (-1, 0.0, 0),
-        (0, 0.0, 0),
-        (0, 60.0, 1),
-        (0, 60.0, 2),
-        (0, 60.0, 0),
-        (-1, 0.0, 0),
-        (0, 0.0, 0),
-    ):
-        current = bodies.CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
-        polls = host.times(PollSchedule)
-        folder.write(current)
-        if lease_s and not word:
-            wait_for(lambda polls=polls: host.times(PollSchedule) > polls + 1)
-            assert client.poll() is None, "this coordinator does not follow the straggler"
-        elif number >= 0:  # else a coordinator that knows nothing of schedules yet
-            told = wait_for(client.poll, what="the word")
-            assert isinstance(told, messages.PaceLeaseRenewed)
-            assert told.lease_s >= lease_s
-            assert bool(told.lease_s) == bool(lease_s)
-
-
-def test_a_schedule_of_an_older_generation_is_ignored(host: Host) -> None:
-    (client,), folder = host.start()
-    source = bodies.Source(kind="scheduler", index=0)
-    for number, generation in ((0, 5), (1, 4), (2, 5)):
-        schedule = FrequencySchedule(rank=0, frequencies=[("forward", 1200)])
-        folder.write_schedule(number, generation, 0, source, [schedule], rank_infos(1))
-        current = bodies.CurrentBody(generation=generation, number=number, state="running", source=source)
-        folder.write(current)
-        if generation == 5:
-            message = client.wait_for(NewSchedule, HANGS_AFTER_S)
-            assert isinstance(message, NewSchedule)
-            assert message.number == number
-
-
 def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
     client, (info,) = host.client(0), rank_infos(1)
     job = host.create(client)
@@ -101,7 +58,7 @@ def test_a_rank_that_is_taken_is_an_error_at_once(host: Host) -> None:
         host.join(client, job, info, "second")
 
 
-def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host, wait_for: Wait) -> None:
+def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host) -> None:
     clients, folder = host.start(2)
     clients[1].send(messages.ScheduleApplied(number=0, step=9, late=True))
     for rank, client in enumerate(clients):
@@ -120,7 +77,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
     if before == "goodbye":
         client.send(messages.Goodbye(reason="finished"))
     elif before == "SIGTERM":
-        host.loop.post(Terminated())
+        host.loop.post(host.state.terminated)
     client.close()
     host.thread.join(HANGS_AFTER_S)
     end = folder.read(bodies.EndBody)
@@ -128,14 +85,12 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
     assert end.reason == reason
 
 
-def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(
-    host: Host, wait_for: Wait
-) -> None:
+def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(host: Host) -> None:
     clients, folder = host.start(2)
     clients[1].send(messages.Goodbye(reason="crashed", message="ValueError: 3"))
     clients[1].close()
     wait_for(lambda: host.times(messages.Goodbye), what="the crash")
-    host.loop.post(Terminated())
+    host.loop.post(host.state.terminated)
     clients[0].close()
     end = wait_for(lambda: folder.read(bodies.EndBody), what="the end")
     assert (end.reason, end.message) == ("crashed", "rank 1: ValueError: 3")
@@ -158,7 +113,7 @@ def test_equal_schedules_travel_once() -> None:
     assert len(transport.encode(message)) < 20_000
 
 
-def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait) -> None:
+def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
     (client,), _ = host.start()
     reading, writing = os.pipe()
     child = os.fork()
@@ -175,14 +130,3 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host, wait_for: Wait)
         os.close(writing)
         os.waitpid(child, 0)
         os.close(reading)
-
-
-def test_results_that_reach_a_new_helper_before_training_does_are_kept(host: Host, wait_for: Wait) -> None:
-    client, (info,) = host.client(0), rank_infos(1)
-    clock = host.client(0)
-    result = {"rank": 0, "iter_time": [1.0], "iter_energy": [1.0]}
-    clock.send(messages.MeasurementReport(number=3, first_step=5, result=result))
-    wait_for(lambda: host.times(messages.MeasurementReport))
-    job = host.create(client)
-    host.join(client, job, info)
-    assert wait_for(lambda: list(results_by_rank(host.folder(job), 3))) == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from fake_helper import FakeClient
 
@@ -44,27 +45,19 @@ def link(client: FakeClient, now_s: list[float]) -> HelperLink:
     return link
 
 
-def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order(link: HelperLink, client: FakeClient) -> None:
-    link.send_kept(JOIN)
-    link.send_kept(RANKS)
-    link.send_kept(ScheduleApplied(number=0, step=0, late=False))
-    link.send_kept(ORDER)
+def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order_and_goes_on_under_its_name(
+    link: HelperLink, client: FakeClient
+) -> None:
+    for message in (JOIN, RANKS, ScheduleApplied(number=0, step=0, late=False), ORDER):
+        link.send_kept(message)
     link.send(ProblemSeen(message="not for a new one"))
     link.send_kept(ScheduleApplied(number=1, step=9, late=False))
-    client.die()
-    link.poll()
-    assert client.told_on_revival == [[JOIN, RANKS, ScheduleApplied(number=1, step=9, late=False), ORDER]]
-
-
-def test_a_new_helper_goes_on_under_the_name_of_the_dead_one(link: HelperLink, client: FakeClient) -> None:
-    link.send_kept(JOIN)
     client.inbox.append(Joined(helper_name=3))
     link.poll()
     client.die()
     link.poll()
-    ((join,),) = client.told_on_revival
-    assert isinstance(join, JoinJob)
-    assert join.helper_name == 3
+    join = msgspec.structs.replace(JOIN, helper_name=3)
+    assert client.told_on_revival == [[join, RANKS, ScheduleApplied(number=1, step=9, late=False), ORDER]]
 
 
 def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warning_says_so(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
+from helper_host import Host
 from running import HANGS_AFTER_S
 
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.client import HelperClient
-from pfo_fs.helper.loop import HelperLoop
 from pfo_fs.helper.power_limit_files import carry_out
-from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 
@@ -48,19 +44,11 @@ def files() -> Iterator[HangingFiles]:
 
 
 @pytest.fixture
-def client(files: HangingFiles) -> Iterator[HelperClient]:
-    token = secrets.token_hex(8)
-    address = f"pfo-fs-test-{token}"
-    state = HelperState(token, poll_interval_s=None, now_s=time.monotonic())
-    loop = HelperLoop(state, files, lambda _: Mock(), lambda: None, lambda _: "")
-    thread = threading.Thread(target=loop.serve, args=(transport.listen(address),), daemon=True)
-    thread.start()
-    client = HelperClient(address, "", token, 0, {}, deadline_s=HANGS_AFTER_S)
-    yield client
-    client.close()
+def client(files: HangingFiles, tmp_path: Path) -> Iterator[HelperClient]:
+    host = Host(tmp_path, files)
+    yield host.client(0)
     files.may_end.set()
-    thread.join(HANGS_AFTER_S)
-    assert not thread.is_alive(), "the helper ends when training has gone"
+    host.close()
 
 
 def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:

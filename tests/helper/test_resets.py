@@ -5,19 +5,15 @@ from __future__ import annotations
 import signal
 import socket
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clock import Clock
-from running import Processes
+from running import Processes, wait_for
 
-from pfo_fs.helper import events
 from pfo_fs.helper.resets import Resets
 from pfo_fs.ipc import messages
 
-WaitFor = Callable[..., Any]
 GPU = messages.GpuToReset("nvml:GPU-3")
 
 
@@ -35,11 +31,11 @@ class Connection:
 class Host:
     """A helper with the clock process of rank 3."""
 
-    def __init__(self, processes: Processes, clock: Clock, wait_for: WaitFor) -> None:
-        self.resets: list[events.Event] = []
-        self.stopped = Resets(lambda: None, lambda _: "", self.resets.append)
+    def __init__(self, processes: Processes, clock: Clock) -> None:
+        self.resets: list[tuple[int, messages.GpuToReset]] = []
+        self.stopped = Resets(lambda: None, lambda _: "", lambda *_: None, lambda *gpu: self.resets.append(gpu))
         self.process = processes.start("sleep", "60")
-        self._clock, self._wait_for = clock, wait_for
+        self._clock = clock
         clocks = messages.Hello(rank=3, role="clocks", token="t", gpu=GPU)
         self.hear(2, clocks)
 
@@ -48,7 +44,7 @@ class Host:
 
     def send(self, number: signal.Signals, then: str) -> None:
         self.process.send_signal(number)
-        self._wait_for(lambda: self.state() == then, what=f"state {then}")
+        wait_for(lambda: self.state() == then, what=f"state {then}")
 
     def state(self) -> str:
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -60,8 +56,8 @@ class Host:
 
 
 @pytest.fixture
-def host(processes: Processes, clock: Clock, wait_for: WaitFor) -> Host:
-    host = Host(processes, clock, wait_for)
+def host(processes: Processes, clock: Clock) -> Host:
+    host = Host(processes, clock)
     wait_for(lambda: host.state() == "S", what="the process")
     return host
 
@@ -77,7 +73,7 @@ def test_the_stop_of_a_clock_process_is_told_once_so_that_its_gpu_is_reset(host:
         host.look(1)
         assert len(host.resets) == count - 1, "it may be a debugger's stop"
         host.look(10)
-        assert host.resets == count * [events.ClocksStopped(3, GPU)]
+        assert host.resets == count * [(3, GPU)]
         host.send(signal.SIGCONT, "S")
         host.look(3)
 
@@ -94,13 +90,13 @@ def test_a_clock_process_that_has_reset_its_clocks_or_is_gone_is_not_looked_at(h
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_result_of_a_reset_is_told_also_if_it_raises(wait_for: WaitFor, raises: bool) -> None:
+def test_the_result_of_a_reset_is_told_also_if_it_raises(raises: bool) -> None:
     def reset(_: messages.GpuToReset) -> str:
         if raises:
             raise RuntimeError("the driver is away")
         return "the driver is away"
 
-    told: list[events.Event] = []
-    Resets(lambda: None, reset, told.append).start(3, GPU)
+    told: list[tuple[object, ...]] = []
+    Resets(lambda: None, reset, lambda *ended: told.append(ended), lambda *_: None).start(3, GPU)
     wait_for(lambda: told, what="the result")
-    assert told == [events.GpuReset(3, GPU, "the driver is away")]
+    assert told == [(3, GPU, "the driver is away")]

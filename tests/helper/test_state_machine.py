@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import settings
@@ -11,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from jobs import rank_infos
 
 from pfo_fs.errors import AlreadyClaimed, PfoError, RecordError, StoreUnavailable
-from pfo_fs.helper import events as e
 from pfo_fs.helper import operations as op
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.state import HelperState
 from pfo_fs.helper.watches import FALLBACK_AFTER_S
 from pfo_fs.ipc import messages as m
@@ -31,7 +32,7 @@ ERRORS: list[PfoError | None] = [
 ]
 
 
-class HelperMachine(RuleBasedStateMachine):
+class HelperMachine(RuleBasedStateMachine, Around):
     """Training, clock processes, the worker and the directory around one helper state.
 
     What must hold: the worker carries operations out in the order in which it was given them, so a lost one shows; no
@@ -41,17 +42,18 @@ class HelperMachine(RuleBasedStateMachine):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        RuleBasedStateMachine.__init__(self)
+        Around.__init__(self, lambda: self.now_s, seed=0)
         self.now_s = 0.0
-        self.state = HelperState("token", poll_interval_s=None, now_s=0.0, seed=0)
+        self.state = HelperState("token", self)
         self.running: list[op.Operation] = []
         self.sent: dict[int, list[m.Message]] = {}
         self.trainers: dict[int, int] = {}
         self.clock_processes: dict[int, int] = {}
         self.results: list[tuple[int, int]] = []
         self.asked: list[Any] = []  # what rank 0 asked for and the worker has not been given
-        self.reset: list[e.ResetGpu] = []
-        self.resetting: list[e.ResetGpu] = []
+        self.resets = 0
+        self.resetting: list[tuple[int, m.GpuToReset]] = []
         self.stopped = False
         self.next_client = 0
         self.measured = 0
@@ -59,30 +61,31 @@ class HelperMachine(RuleBasedStateMachine):
         self.silent_since: float | None = None
         self.answered_s = 0.0  # when something was read last
         self.at_default_clocks: set[int] = set()  # clients that were told that the directory is lost
-        self.do(self.state.first_actions())
+        self.tell(self.state.begin)
 
     # ---- what the loop does
 
-    def do(self, actions: list[e.Action]) -> None:
-        for action in actions:
-            match action:
-                case e.Send(client, message):
-                    self.sent.setdefault(client, []).append(message)
-                    if isinstance(message, m.ClocksHeld):
-                        (self.at_default_clocks.add if message.why else self.at_default_clocks.discard)(client)
-                case e.Run(operation):
-                    if isinstance(operation, ASKED):
-                        assert operation == self.asked.pop(0), "in the order in which training asked"
-                        assert not any(isinstance(other, ASKED) for other in self.running), "one at a time"
-                    self.running.append(operation)
-                case e.ResetGpu():
-                    self.reset.append(action)
-                    self.resetting.append(action)
-                case e.Stop():
-                    self.stopped = True
+    def send(self, client: int, message: m.Message) -> None:
+        self.sent.setdefault(client, []).append(message)
+        if isinstance(message, m.ClocksHeld):
+            (self.at_default_clocks.add if message.why else self.at_default_clocks.discard)(client)
 
-    def tell(self, event: e.Event) -> None:
-        self.do(self.state.handle(event, self.now_s))
+    def run(self, operation: op.Operation) -> None:
+        if isinstance(operation, ASKED):
+            assert operation == self.asked.pop(0), "in the order in which training asked"
+            assert not any(isinstance(other, ASKED) for other in self.running), "one at a time"
+        self.running.append(operation)
+
+    def reset_gpu(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
+        self.resets += 1
+        self.resetting.append((rank, gpu))
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def tell(self, what: Callable[..., None], *arguments: Any) -> None:
+        what(*arguments)
+        self.state.time_passed()
 
     # ---- what happens
 
@@ -92,10 +95,10 @@ class HelperMachine(RuleBasedStateMachine):
             return
         client, self.next_client = self.next_client, self.next_client + 1
         self.trainers[rank] = client
-        self.tell(e.MessageArrived(client, m.Hello(rank=rank, role="training", token="token")))
+        self.tell(self.state.message_arrived, client, m.Hello(rank=rank, role="training", token="token"))
         body = {"rank_info": INFOS[rank].model_dump(), "nonce": "n"}
         join = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body=body, helper_name=name)
-        self.tell(e.MessageArrived(client, join))
+        self.tell(self.state.message_arrived, client, join)
 
     @rule(rank=st.integers(0, RANKS - 1))
     def a_clock_process_connects(self, rank: int) -> None:
@@ -104,7 +107,7 @@ class HelperMachine(RuleBasedStateMachine):
         client, self.next_client = self.next_client, self.next_client + 1
         self.clock_processes[rank] = client
         hello = m.Hello(rank=rank, role="clocks", token="token", gpu=m.GpuToReset(f"gpu{rank}"))
-        self.tell(e.MessageArrived(client, hello))
+        self.tell(self.state.message_arrived, client, hello)
 
     @precondition(lambda self: self.clock_processes)
     @rule(data=st.data())
@@ -113,14 +116,14 @@ class HelperMachine(RuleBasedStateMachine):
         self.measured += 1
         result = {"rank": rank, "iter_time": [1.0], "iter_energy": [1.0]}
         report = m.MeasurementReport(number=self.measured, first_step=0, result=result)
-        self.tell(e.MessageArrived(self.clock_processes[rank], report))
+        self.tell(self.state.message_arrived, self.clock_processes[rank], report)
 
     @precondition(lambda self: self.clock_processes)
     @rule(data=st.data(), step=st.integers(-1, 1000))
     def a_clock_process_reports(self, data: Any, step: int) -> None:
         rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
         report = m.ProgressReport(step=step, number=0, iter_time=1.0, iteration_times=[(max(step, 0), 0, 1.0)])
-        self.tell(e.MessageArrived(self.clock_processes[rank], report))
+        self.tell(self.state.message_arrived, self.clock_processes[rank], report)
 
     @precondition(lambda self: self.clock_processes)
     @rule(data=st.data(), releases=st.booleans())
@@ -128,17 +131,17 @@ class HelperMachine(RuleBasedStateMachine):
         rank = data.draw(st.sampled_from(sorted(self.clock_processes)))
         client = self.clock_processes.pop(rank)
         if releases:
-            self.tell(e.MessageArrived(client, m.ClocksReleased()))
-        before = len(self.reset)
-        self.tell(e.ClientGone(client))
-        assert len(self.reset) == before + (not releases), "clocks are put back if, and only if, that was not done"
+            self.tell(self.state.message_arrived, client, m.ClocksReleased())
+        before = self.resets
+        self.tell(self.state.client_gone, client)
+        assert self.resets == before + (not releases), "clocks are put back if, and only if, that was not done"
 
     @precondition(lambda self: self.resetting)
     @rule(problem=st.sampled_from(["", "the driver refuses"]))
     def a_reset_ends(self, problem: str) -> None:
         reset = self.resetting.pop(0)
         assert not self.state.is_idle
-        self.tell(e.GpuReset(reset.rank, reset.gpu, problem))
+        self.tell(self.state.gpu_reset, *reset, problem)
 
     @precondition(lambda self: self.trainers)
     @rule(data=st.data(), says_goodbye=st.booleans())
@@ -146,8 +149,8 @@ class HelperMachine(RuleBasedStateMachine):
         rank = data.draw(st.sampled_from(sorted(self.trainers)))
         client = self.trainers.pop(rank)
         if says_goodbye:
-            self.tell(e.MessageArrived(client, m.Goodbye(reason="finished")))
-        self.tell(e.ClientGone(client))
+            self.tell(self.state.message_arrived, client, m.Goodbye(reason="finished"))
+        self.tell(self.state.client_gone, client)
         assert self.stopped or self.trainers or self.clock_processes
 
     @precondition(lambda self: 0 in self.trainers)
@@ -157,13 +160,13 @@ class HelperMachine(RuleBasedStateMachine):
         self.asked.append(
             m.SaveProfile(path=path, content=b"new", replace=replace) if saves else m.ReadProfile(path=path)
         )
-        self.tell(e.MessageArrived(self.trainers[0], self.asked[-1]))
+        self.tell(self.state.message_arrived, self.trainers[0], self.asked[-1])
 
     @rule(client=st.integers(0, 5))
     def a_stranger_speaks(self, client: int) -> None:
         stranger = 1000 + client
-        self.tell(e.MessageArrived(stranger, m.SaveProfile(path="/p.json", content=b"theirs", replace=True)))
-        self.tell(e.ClientGone(stranger))
+        self.tell(self.state.message_arrived, stranger, m.SaveProfile(path="/p.json", content=b"theirs", replace=True))
+        self.tell(self.state.client_gone, stranger)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), publishes=st.booleans())
@@ -190,7 +193,7 @@ class HelperMachine(RuleBasedStateMachine):
             self.answered_s = self.now_s
         told = self.sent.setdefault(self.trainers.get(0, -1), [])
         before = len(told)
-        self.tell(e.OperationDone(operation, result, error))
+        self.tell(self.state.operation_done, operation, result, error)
         if isinstance(operation, ASKED) and 0 in self.trainers:
             answers = [m.ProfileSaved() if error is None else m.LogLine(level=30, message=str(error))]
             assert [message for message in told[before:] if isinstance(message, m.ProfileSaved | m.LogLine)] == answers
@@ -198,7 +201,7 @@ class HelperMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 0.3, 5.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
-        self.tell(e.TimePassed())
+        self.state.time_passed()
 
     # ---- what must hold
 
@@ -222,14 +225,14 @@ class HelperMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The directory answers again: everything that waited gets there, and the helper ends."""
         for client in list(self.clock_processes.values()):
-            self.tell(e.MessageArrived(client, m.ClocksReleased()))
-            self.tell(e.ClientGone(client))
+            self.tell(self.state.message_arrived, client, m.ClocksReleased())
+            self.tell(self.state.client_gone, client)
         for client in list(self.trainers.values()):
-            self.tell(e.ClientGone(client))
+            self.tell(self.state.client_gone, client)
         for _ in range(5000):
             if self.resetting:
                 reset = self.resetting.pop(0)
-                self.tell(e.GpuReset(reset.rank, reset.gpu, ""))
+                self.tell(self.state.gpu_reset, *reset, "")
             elif self.running:
                 operation = self.running.pop(0)
                 result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
@@ -237,12 +240,12 @@ class HelperMachine(RuleBasedStateMachine):
                     result = op.ScheduleFound(None)
                 if isinstance(operation, op.WriteResults):
                     self.results += [(operation.number, body.result.rank) for body in operation.results]
-                self.tell(e.OperationDone(operation, result))
+                self.tell(self.state.operation_done, operation, result)
             elif self.state.is_idle and (self.stopped or not self.next_client):
                 break
             else:
                 self.now_s += 2.0
-                self.tell(e.TimePassed())
+                self.state.time_passed()
         else:
             raise AssertionError("the helper does not come to an end")
         assert not self.asked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import random
 
 import pytest
 from clock import Clock
@@ -12,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import StoreError
+from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import ScheduleFound
 from pfo_fs.helper.watches import BELIEVED_AFTER_S, DirectoryHealth, ScheduleWatch
 from pfo_fs.ipc import messages as m
+from pfo_fs.ipc.messages import PaceLeaseRenewed
 from pfo_fs.store.bodies import CurrentBody
 
 Pair = tuple[int, int]
@@ -25,8 +26,8 @@ class Ranks:
     """The ranks of a host whose helper polls `current.json` once a second."""
 
     def __init__(self) -> None:
-        self.watch = ScheduleWatch(1.0, random.Random(0), 0.0)
         self.now_s = 0.0
+        self.watch = ScheduleWatch(1.0, Around(lambda: self.now_s, seed=0))
         self.follow: int | None = None
 
     def see(self, current: Pair | None, polls: int = 1) -> int | None:
@@ -36,12 +37,12 @@ class Ranks:
             body = current and CurrentBody(generation=current[0], number=current[1], state="running")
             is_new = current is not None and current[1] >= 0 and current > self.watch.known
             found = ScheduleFound(body, m.NewSchedule(number=current[1]) if current and is_new else None)
-            for told in self.watch.learn(found, self.now_s, local_mount=True):
+            for told in self.watch.learn(found):
                 if isinstance(told, m.SchedulesWithdrawn):
                     self.follow = None
                 elif isinstance(told, m.NewSchedule):
                     self.follow = told.number
-            self.watch.polled(self.now_s, local_mount=True)
+            self.watch.polled()
         return self.follow
 
 
@@ -65,6 +66,15 @@ def test_one_stale_read_changes_nothing(stale: Pair | None) -> None:
     for _ in range(20):
         assert ranks.see((1, 4), 3) == 4
         assert ranks.see(stale, 3) == 4
+
+
+def test_words_that_hold_a_schedule_are_passed_on() -> None:
+    watch, told = ScheduleWatch(1.0, Around()), []
+    for number, lease_s, word in [(-1, 0, 0), (0, 0, 0), (0, 60, 1), (0, 60, 2), (0, 60, 0), (-1, 0, 0), (0, 0, 0)]:
+        current = CurrentBody(generation=1, number=number, state="running", lease_s=lease_s, heartbeat=word)
+        told.append([m.lease_s for m in watch.learn(ScheduleFound(current)) if isinstance(m, PaceLeaseRenewed)])
+    # None: this coordinator does not follow the straggler, or knows nothing of schedules yet.
+    assert told == [[], [0.0], [62.0], [62.0], [], [], [0.0]]
 
 
 def test_a_schedule_that_came_after_a_withdrawal_stays() -> None:
@@ -125,7 +135,7 @@ def test_what_cannot_be_written_does_not_hide_that_nothing_is_read(outage: Direc
 
 
 def test_what_a_plan_saves_is_logged_when_it_stays_and_again_only_when_that_changes() -> None:
-    watch = ScheduleWatch(1.0, random.Random(0), 0.0)
+    watch = ScheduleWatch(1.0, Around())
     tried = CurrentBody(generation=1, number=3, state="running", status_text="saves 9.0 ± 0.9 %")
     stays = tried.model_copy(update={"converged": True})
     again = stays.model_copy(update={"status_text": "saves 9.1 ± 0.2 %", "yaml_problem": "line 3: what?"})

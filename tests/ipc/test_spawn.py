@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.ipc import spawn
 
-WaitFor = Callable[..., Any]
 PACKAGE = Path(__file__).parents[2] / "pfo_fs"
 
 
@@ -49,16 +48,16 @@ def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
     return write
 
 
-def answer_of(module: str, **arguments: Any) -> Any:
+def answer_of(module: str, *, waits: bool = True) -> Any:
     """What the module's `main` writes to the file descriptor `to_fd`."""
     reading, writing = os.pipe()
     with open(reading) as answers:
         try:
-            child = spawn.start_process(module, arguments, fds={"to_fd": writing})
+            child = spawn.start_process(module, {}, fds={"to_fd": writing})
         finally:
             os.close(writing)
         text = answers.read()
-    assert child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
+    assert not waits or child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
     return json.loads(text)
 
 
@@ -66,7 +65,7 @@ def answer_of(module: str, **arguments: Any) -> Any:
 
 
 def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
@@ -88,23 +87,12 @@ TELLS_PATH = "json.dump([sys.path, os.getcwd()], open(given['to_fd'], 'w'))"
 def test_a_process_has_the_same_path_in_the_same_order_with_relative_entries_made_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
 ) -> None:
+    """It may be longer than a command or a pipe holds."""
     module = child_module(TELLS_PATH)
     monkeypatch.chdir(tmp_path)
-    before = list(sys.path)
-    strange = os.fsdecode(b"/not/utf-8/\xff")
-    monkeypatch.setattr(sys, "path", ["", "relative/folder", *before, strange, Path("/ignored/by/Python")])
-    path, folder = answer_of(module)
-    assert path == [str(tmp_path), str(tmp_path / "relative/folder"), *before, strange]
-    assert folder == "/"
-
-
-def test_a_path_may_be_longer_than_a_command_or_a_pipe_holds(
-    monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
-) -> None:
-    module = child_module(TELLS_PATH)
-    path = [*sys.path, *(f"/nowhere/{number}/{'x' * 240}" for number in range(2000))]
-    monkeypatch.setattr(sys, "path", path)
-    assert answer_of(module)[0] == path
+    more = [*sys.path, os.fsdecode(b"/not/utf-8/\xff"), *(f"/nowhere/{number}/{'x' * 240}" for number in range(2000))]
+    monkeypatch.setattr(sys, "path", ["", "relative/folder", *more, Path("/ignored/by/Python")])
+    assert answer_of(module) == [[str(tmp_path), str(tmp_path / "relative/folder"), *more], "/"]
 
 
 def test_packages_with_names_of_standard_modules_do_not_reach_a_process_whose_training_runs_without_them(
@@ -208,8 +196,7 @@ def train(shared):
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-I", "-S"]], ids=str)
-def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path, options: list[str]) -> None:
+def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for path in PACKAGE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -225,7 +212,7 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path, options: 
     zipapp.create_archive(source, tmp_path / "job.pyz")
     environment = {**os.environ, "PFO_FS_GPU": "simulated"}
     done = subprocess.run(
-        [sys.executable, *options, "job.pyz", str(tmp_path / "shared")],
+        [sys.executable, "-I", "-S", "job.pyz", str(tmp_path / "shared")],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
@@ -311,44 +298,31 @@ def _name(number: int) -> str:
     return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
 
 
-def test_a_process_does_not_inherit_which_signals_training_blocks_and_ignores(
-    child_module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+def test_a_process_does_not_inherit_blocked_and_ignored_signals_and_sigterm_waits_until_it_has_a_meaning(
+    child_module: Callable[[str], str],
 ) -> None:
     module = child_module(
         """
         import subprocess
+        from pfo_fs.ipc.started import on_sigterm
         ignored = [number for number in (signal.SIGCHLD, signal.SIGCONT) if signal.getsignal(number) == signal.SIG_IGN]
         failed = subprocess.run(["false"]).returncode
         blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-        json.dump([ignored, failed, blocked], open(given["to_fd"], "w"))
+        got = []
+        os.kill(os.getpid(), signal.SIGTERM)
+        before = list(got)
+        on_sigterm(lambda *_: got.append("got it"))
+        json.dump([ignored, failed, blocked, before, got], open(given["to_fd"], "w"))
         """
     )
     handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGALRM, signal.SIGTSTP})
     try:
-        reading, writing = os.pipe()
-        spawn.start_process(module, {}, fds={"to_fd": writing})
-        os.close(writing)
-        with open(reading) as answers:
-            found = json.load(answers)
+        found = answer_of(module, waits=False)
     finally:
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    assert found == [[], 1, [signal.SIGTERM]]
-
-
-def test_sigterm_waits_until_the_process_says_what_it_means(child_module: Callable[[str], str]) -> None:
-    module = child_module(
-        """
-        from pfo_fs.ipc.started import on_sigterm
-        got = []
-        os.kill(os.getpid(), signal.SIGTERM)
-        before = list(got)
-        on_sigterm(lambda *_: got.append("got it"))
-        json.dump([before, got], open(given["to_fd"], "w"))
-        """
-    )
-    assert answer_of(module) == [[], ["got it"]]
+    assert found == [[], 1, [signal.SIGTERM], [], ["got it"]]
 
 
 # ---- descriptors
@@ -383,22 +357,23 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
 # ---- last words
 
 
-def test_the_last_words_of_a_process_say_why_it_ended(child_module: Callable[[str], str]) -> None:
-    child = spawn.start_process(child_module("import no_such_package"), {})
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import nothing", "exit status 1; its last words: ModuleNotFoundError: No module named 'nothing'"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
+    ],
+)
+def test_how_a_process_ended_is_said_with_its_last_words(
+    child_module: Callable[[str], str], body: str, said: str
+) -> None:
+    child = spawn.start_process(child_module(body), {})
     child.wait(HANGS_AFTER_S)
-    wanted = "exit status 1; its last words: ModuleNotFoundError: No module named 'no_such_package'"
-    assert child.how_it_ended() == f" ({wanted})"
-
-
-def test_a_process_that_was_killed_without_a_word_says_by_which_signal(child_module: Callable[[str], str]) -> None:
-    child = spawn.start_process(child_module("time.sleep(60)"), {})
-    child.kill()
-    child.wait(HANGS_AFTER_S)
-    assert child.how_it_ended() == " (ended by signal 9)"
+    assert child.how_it_ended() == f" ({said})"
 
 
 def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known(
-    child_module: Callable[[str], str], wait_for: WaitFor
+    child_module: Callable[[str], str],
 ) -> None:
     child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
     pid = wait_for(lambda: child.pid, what="its id")
@@ -424,7 +399,6 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
     child.wait(HANGS_AFTER_S)
     (tmp_path / "diary").write_text("secret")
     with (tmp_path / "diary").open() as file:
-        assert child.output is not None
         os.dup2(file.fileno(), child.output)
         fd = child.output
         assert child.last_words() == ""
@@ -436,25 +410,19 @@ def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_no
 
 
 def test_a_process_that_writes_without_end_keeps_little_and_its_last_words(child_module: Callable[[str], str]) -> None:
-    child = spawn.start_process(
-        child_module(
-            """
-            from pfo_fs.ipc.started import OwnOutput
-            output = OwnOutput()
-            for number in range(100):
-                os.write(2, 10_000 * b"x" + b"\\n")
-                told = output.new_text()
-                assert 0 < len(told) <= 2000
-            assert output.new_text() == ""
-            print("the end", file=sys.stderr)
-            json.dump(os.fstat(2).st_size, open(given["to_fd"], "w"))
-            """
-        ),
-        {},
-        fds={"to_fd": (pipe := os.pipe())[1]},
+    module = child_module(
+        """
+        from pfo_fs.ipc.started import OwnOutput
+        output = OwnOutput()
+        for number in range(100):
+            os.write(2, 10_000 * b"x" + b"\\n")
+            told = output.new_text()
+            assert 0 < len(told) <= 2000
+        assert output.new_text() == ""
+        print("the end", file=sys.stderr)
+        """
     )
-    os.close(pipe[1])
-    with open(pipe[0]) as answers:
-        assert json.load(answers) < 300_000
-    child.wait(HANGS_AFTER_S)
+    child = spawn.start_process(module, {})
+    assert child.wait(HANGS_AFTER_S) == 0
+    assert os.fstat(child.output).st_size < 300_000
     assert child.last_words() == "the end"

@@ -100,8 +100,7 @@ def main() -> None:
     while True:
         root = base / str(kill_at)
         base.mkdir(parents=True, exist_ok=True)
-        folder = make_job(root, 2)
-        register(folder, rank_infos(2))
+        folder = register(make_job(root, 2))
         deadline = time.monotonic() + HANGS_AFTER_S
         pid = start_daemon(root, kill_at)
         died = not finish(folder, pid, deadline)

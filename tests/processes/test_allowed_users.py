@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import make_job
-from running import Processes
+from running import Processes, wait_for
 
 from pfo_fs.store import JobFolder, bodies
 
@@ -26,7 +24,7 @@ def give(folder: JobFolder, user: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
 def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_refused(
-    tmp_path: Path, processes: Processes, wait_for: Callable[..., Any]
+    tmp_path: Path, processes: Processes
 ) -> None:
     root = tmp_path / "pfo"
     root.mkdir()

@@ -6,17 +6,13 @@ import gc
 import hashlib
 import json
 import os
-import subprocess
-import time
 import tracemalloc
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jobs import current_of, leader_record, make_job, number_of, rank_infos, register, write_results, write_step
-from running import Processes
+from jobs import current_of, make_job, number_of, rank_infos, register, write_results
+from running import Processes, wait_for
 
 from pfo_fs.coordination import results
 from pfo_fs.coordination.rank_registry import RankRegistry
@@ -24,22 +20,8 @@ from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
 from pfo_fs.store import Header, JobFolder, bodies, decode, encode
 
-Wait = Callable[..., Any]
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-
-
-def memory_mb(process: subprocess.Popen[str]) -> float:
-    """The most that a process and its own children have had in memory, in MB."""
-    found = [process.pid]
-    for pid in found:  # grows
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, children.read_text().split())
-    peaks = []
-    for pid in found:
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        peaks.append(int(status["VmHWM"].split()[0]) / 1024)
-    return sum(peaks)
 
 
 def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
@@ -57,10 +39,9 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 
 
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+    tmp_path: Path, processes: Processes
 ) -> None:
-    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
     for folder in jobs.values():
@@ -76,29 +57,6 @@ def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_
         assert index is not None
         assert index.files == {}
     assert daemon.poll() is None
-
-
-@pytest.mark.slow
-def test_a_job_with_thousands_of_clocks_takes_little_memory(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
-    """Some 120 kB in the directory; matrices over all clocks took 9 GB."""
-    daemon = processes.daemon(tmp_path, "--scheduler", "ParetoScheduler", env=ENVIRONMENT)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
-    infos = rank_infos(2, clocks=list(range(4096, 0, -1)))
-    folder = job_of(tmp_path, "clocks", infos)
-    names = ["forward"] * 4 + ["backward"] * 4
-    for info in infos:
-        folder.write(bodies.OrderBody(rank=info.rank, instructions=[(name, None) for name in names]))
-    answered = -1
-    while (current := folder.read(bodies.CurrentBody)) is None or current.number < 2:
-        if current is not None and current.number > answered:
-            answered = current.number
-            for info in infos:
-                folder.write_results(answered, [bodies.ResultBody(result=windowed(info.rank))])
-            write_step(folder, 10 + 20 * answered, number=answered)
-        time.sleep(0.02)
-    assert memory_mb(daemon) < 700
 
 
 def windowed(rank: int, times_s: float = 0.01, iterations: int = 5) -> ProfilingResult:
@@ -117,34 +75,6 @@ def windowed(rank: int, times_s: float = 0.01, iterations: int = 5) -> Profiling
         energy_breakdown={name: [[2.0] * 4] * iterations for name in names},
         powers=powers,
     )
-
-
-@pytest.mark.slow
-def test_results_that_wait_for_a_rank_take_little_memory_of_a_daemon(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
-    """Files with as many lists and values as a record may have, of a job of which one rank never reports."""
-    daemon = processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
-    infos = rank_infos(1, dp=6)
-    folder = make_job(tmp_path, 1, dp=6)
-    register(folder, infos)
-    wait_for(lambda: number_of(folder) == 0, what="a schedule")
-    before_mb = memory_mb(daemon)
-    lists, values = ",".join(["[0]"] * 250_000), ",".join(["0.12345"] * 700_000)
-    for rank in range(5):
-        result = f'"rank":{rank},"iter_time":[1],"iter_energy":[1],"time_breakdown":{{"a":[{lists}],"b":[[{values}]]}}'
-        data = record_of(f'{{"results":[{{"result":{{{result}}}}}]}}'.encode(), attempt=folder.attempt)
-        folder.files.make_folder(f"{folder.path}/prof/0")
-        assert folder.files.claim(f"{folder.path}/prof/0/{rank}.json", data)
-    other = make_job(tmp_path, 1, attempt="other")
-    register(other, rank_infos(1))
-    wait_for(lambda: number_of(other) == 0, what="the other job's schedule")
-    folder.write_results(0, [bodies.ResultBody(result=ProfilingResult(rank=5, iter_time=[1], iter_energy=[1]))])
-    wait_for(lambda: number_of(folder) == 1, what="the next schedule, after all results were read")
-    current = current_of(folder)
-    assert current.state == "running", current.message
-
-    assert memory_mb(daemon) - before_mb < 900, "the daemon, and the process of the policy that reads the results"
 
 
 # ---- without a daemon

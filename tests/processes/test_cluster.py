@@ -8,40 +8,38 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import Cluster, Host, missing
-from running import Processes
-from training_job import Job, all_made, told_on_failure
+from running import Processes, wait_for
+from training_job import StartJob
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 pytestmark = [pytest.mark.slow, pytest.mark.gluster]
 HERE = Path(__file__).parent
-Wait = Callable[..., Any]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, wait_for: Wait) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if lacking := missing():
         pytest.skip(f"needs {lacking}")
-    made = Cluster(tmp_path / "cluster", 4, wait_for)
+    made = Cluster(tmp_path / "cluster", 4)
     yield made
     made.close()
 
 
 @pytest.fixture
-def started(cluster: Cluster, start_job: Callable[..., Job], processes: Processes, wait_for: Wait) -> Started:
+def started(cluster: Cluster, start_job: StartJob, processes: Processes) -> Started:
     """A job on the first two hosts that runs under the daemon of the third; a daemon on the fourth stands by."""
-    return Started(cluster, start_job, processes, wait_for)
+    return Started(cluster, start_job, processes)
 
 
 class Started:
     """The processes of the cluster, and how the tests look at them."""
 
-    def __init__(self, cluster: Cluster, start_job: Callable[..., Job], processes: Processes, wait_for: Wait) -> None:
-        self.cluster, self.processes, self.wait_for = cluster, processes, wait_for
+    def __init__(self, cluster: Cluster, start_job: StartJob, processes: Processes) -> None:
+        self.cluster, self.processes = cluster, processes
         leader, standby = cluster.hosts[2:]
         self.leader = self.daemon(leader)
         self.shared = SharedDirectory(Files(standby.mount / "pfo", create=True))
@@ -49,10 +47,9 @@ class Started:
         self.standby = self.daemon(standby)
         given = {"mesh": {"pp": 2}, "work_s": 0.02}
         self.job = start_job(2, given, hosts=cluster.hosts[:2], PFO_FS_GPU="simulated")
-        with told_on_failure(self.job):
-            wait_for(all_made(self.job, 2), "both ranks")
+        with self.job:
             assert {line["coordination"] for line in self.job.having("coordination")} == {"daemon"}
-            wait_for(lambda: len(self.job.first_steps_of(0)) == 2, "the first schedule")
+            self.job.follows(0)
         self.folder: JobFolder = self.shared.job(self.job.having("job_id")[0]["job_id"])
         self.folder.read_job()
         wait_for(lambda: 0 in self.folder.numbers(bodies.OrderBody), "the order")
@@ -69,59 +66,54 @@ class Started:
     def switch_to(self, number: int, mhz: int) -> None:
         """A person edits the schedule on the host of the standby daemon; both ranks change at one step."""
         (self.shared.files.root / self.folder.path / "schedule.yaml").write_text(f"all: {mhz}\n")
-        self.wait_for(lambda: len(self.job.first_steps_of(number)) == 2, f"schedule {number} on both hosts")
-        assert len(set(self.job.first_steps_of(number).values())) == 1
+        self.job.follows(number)
 
     def ends_well(self) -> None:
         """Training ends without an error, its end is recorded, and no rank ever went back to an older schedule."""
         assert self.job.finish() == 0
-        self.wait_for(lambda: self.folder.read(bodies.EndBody) is not None, "the end")
+        wait_for(lambda: self.folder.read(bodies.EndBody) is not None, "the end")
         assert self.folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
         for rank in range(2):
             numbers = [line["number"] for line in self.job.having("step") if line["rank"] == rank]
             assert numbers == sorted(numbers)
 
 
-def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(started: Started, wait_for: Wait) -> None:
+def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(started: Started) -> None:
     cut_off = started.cluster.hosts[2]
-    with told_on_failure(started.job):
+    with started.job:
         started.cluster.cut(cut_off)
         wait_for(lambda: started.leader_host() == "host3", "the next leader")
         started.switch_to(1, 1200)
         started.cluster.heal(cut_off)
         # Its calls return now, some of them with what they were to write before the link was cut.
-        assert_stays(lambda: started.leader_host() == "host3", wait_for)
+        assert_stays(lambda: started.leader_host() == "host3")
         started.switch_to(2, 1110)
         started.ends_well()
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_training_goes_on_without_the_server_and_follows_schedules_when_it_is_back(
-    started: Started, wait_for: Wait, how: signal.Signals
+    started: Started, how: signal.Signals
 ) -> None:
     cluster, job = started.cluster, started.job
-    with told_on_failure(job):
-        cluster.server.send_signal(how)
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 300)) == 2, "steps while the server does not answer")
+    with job:
+        cluster.volume.server.send_signal(how)
+        job.trains_on(300)
         if how == signal.SIGKILL:
-            cluster.restart_server()
+            cluster.volume.restart_server()
         else:
-            cluster.server.send_signal(signal.SIGCONT)
+            cluster.volume.server.send_signal(signal.SIGCONT)
         wait_for(lambda: readable(started), "the directory")
         started.switch_to(1, 1200)
         started.ends_well()
 
 
-def test_a_host_of_ranks_that_is_cut_off_from_the_server_gets_the_schedule_later(
-    started: Started, wait_for: Wait
-) -> None:
+def test_a_host_of_ranks_that_is_cut_off_from_the_server_gets_the_schedule_later(started: Started) -> None:
     """The helper on that host hangs in a call; the rank there trains on, and so does the other one."""
     cluster, job = started.cluster, started.job
-    with told_on_failure(job):
+    with job:
         cluster.hide_server(cluster.hosts[1])
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 200)) == 2, "steps of both ranks")
+        job.trains_on(200)
         cluster.show_server(cluster.hosts[1])
         started.switch_to(1, 1200)
         started.ends_well()
@@ -134,7 +126,7 @@ def readable(started: Started) -> bool:
         return False
 
 
-def assert_stays(condition: Callable[[], bool], wait_for: Wait, looks: int = 50) -> None:
+def assert_stays(condition: Callable[[], bool], looks: int = 50) -> None:
     """Looks at a condition again and again, until it was true so many times; fails as soon as it is not."""
     seen = []
 

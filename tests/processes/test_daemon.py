@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import (
@@ -20,16 +18,14 @@ from jobs import (
     leader_record,
     make_job,
     number_of,
-    plan_text,
     rank_infos,
     register,
     schedule_of,
     write_results,
 )
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 from schedulers import SlowFirst
 
-from pfo_fs import PFOFileOptimizer
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import StoreUnavailable
@@ -38,29 +34,13 @@ from pfo_fs.store import Files, SharedDirectory, Watcher, bodies
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
-Wait = Callable[..., Any]
 
 
-def test_a_job_gets_its_schedules_from_a_daemon(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text(plan_text(2, 4, 1200))
-    root = tmp_path / "pfo"
-    processes.daemon(root, "--scheduler", "PointSolution", "--scheduler-args", json.dumps({"solution_path": str(plan)}))
-    wait_for(lambda: leader_record(root), what="a leader")
-    folder = make_job(root, 2)
-    register(folder, rank_infos(2))
-    wait_for(lambda: number_of(folder) == 0, what="a schedule")
-    schedule = schedule_of(folder, rank_infos(2)[1])
-    assert schedule.frequencies[0] == ("forward", 1200)
-
-
-def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes) -> None:
     arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
-    first = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    first = processes.leader(tmp_path, *arguments, env=ENVIRONMENT)
     second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
-    folder, infos = make_job(tmp_path, 2), rank_infos(2)
-    register(folder, infos)
+    folder, infos = register(make_job(tmp_path, 2)), rank_infos(2)
     wait_for(lambda: number_of(folder) == 0, what="schedule 0")
     leader = leader_record(tmp_path)
     assert leader is not None
@@ -74,16 +54,14 @@ def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processe
 
 
 @pytest.mark.slow
-def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Processes) -> None:
     """As after a partition: its lock is still held, so the standby goes by the silence of the counter."""
-    first = processes.daemon(tmp_path, "--lease-timeout", "1")
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
+    first = processes.leader(tmp_path, "--lease-timeout", "1")
     first.send_signal(signal.SIGSTOP)
     second = processes.daemon(tmp_path, "--lease-timeout", "1")
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the takeover")  # type: ignore[union-attr]
     first.send_signal(signal.SIGCONT)
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     counter = leader_record(tmp_path).counter  # type: ignore[union-attr]
     wait_for(lambda: leader_record(tmp_path).counter > counter + 2, what="heartbeats")  # type: ignore[union-attr]
@@ -91,62 +69,30 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     wait_for(lambda: folder.read(bodies.CurrentBody).generation == 2, what="the new leader's first record")  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_a_daemon_cleanly_and_hands_over_at_once(
-    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_its_starter_blocks_ends_a_daemon_which_hands_over_at_once(
+    tmp_path: Path, processes: Processes, number: signal.Signals
 ) -> None:
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("the tests were started with nohup")
-    first = processes.daemon(tmp_path, "--lease-timeout", "60")
+    blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+    acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
+    starter = f"import os, signal, sys; {acts}; {blocks}; os.execv(sys.executable, sys.argv[1:])"
+    command = (sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--lease-timeout", "60")
+    first = processes.python("-c", starter, *command)
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     first.send_signal(number)
-    assert first.wait(HANGS_AFTER_S) == 0
+    assert first.wait() == 0
     assert leader_record(tmp_path).stopped  # type: ignore[union-attr]
     second = processes.daemon(tmp_path, "--lease-timeout", "60")
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_daemon_ends_by_a_signal_that_its_starter_blocks(
-    tmp_path: Path, processes: Processes, wait_for: Wait, number: signal.Signals
-) -> None:
-    blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
-    acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
-    starter = f"import os, signal, sys; {acts}; {blocks}; os.execv(sys.executable, sys.argv[1:])"
-    command = (sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path))
-    daemon = processes.python("-c", starter, *command)
-    wait_for(lambda: leader_record(tmp_path), what="a leader")
-    daemon.send_signal(number)
-    assert daemon.wait() == 0
-
-
-def test_a_broken_job_does_not_touch_the_others(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    processes.daemon(tmp_path, "--scheduler", "schedulers:Broken", env=ENVIRONMENT)
-    infos = rank_infos(1)
-    torn, raising, good = (make_job(tmp_path, 1, attempt=name) for name in ("torn", "raising", "good"))
-    job = raising.read_job()
-    assert job is not None
-    info = job.job_info.model_copy(update={"job_metadata": "break"})
-    (tmp_path / raising.path / "job.json").unlink()
-    raising.write(job.model_copy(update={"job_info": info}))
-    (tmp_path / torn.path / "ranks/0.json").write_bytes(b"\x00" * 50)
-    register(raising, infos)
-    register(good, infos)
-    wait_for(lambda: number_of(good) == 0, what="the good job's schedule")
-    for folder, text in ((torn, "ranks/0.json"), (raising, "ZeroDivisionError: as asked")):
-        current = wait_for(partial(folder.read, bodies.CurrentBody), what="a report")
-        assert current.state == "broken"
-        assert text in current.message
-
-
 def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jobs_waiting(
-    tmp_path: Path, processes: Processes, wait_for: Wait
+    tmp_path: Path, processes: Processes
 ) -> None:
     gate = tmp_path / "gate"
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(gate)}
-    processes.daemon(tmp_path / "pfo", *arguments, env=environment)
-    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
+    processes.leader(tmp_path / "pfo", *arguments, env=environment)
     processes.daemon(tmp_path / "pfo", *arguments, env=environment)
     slow = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     quick = make_job(tmp_path / "pfo", 2)
@@ -165,7 +111,7 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
 
 
 def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     looks: list[str] = []
     poll = Coordinator.poll
@@ -175,8 +121,7 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
         return poll(self)
 
     monkeypatch.setattr(Coordinator, "poll", counted)
-    folder = make_job(tmp_path, 2)
-    register(folder, rank_infos(2))
+    folder = register(make_job(tmp_path, 2))
     start_daemon(tmp_path, scheduler="schedulers:Thoughtful", watch="poll")
     wait_for(lambda: number_of(folder) == 0, what="the schedule")
     beats = leader_record(tmp_path)
@@ -186,19 +131,17 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
     assert len(looks) < 40, "four a second, or so"
 
 
-def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes) -> None:
     environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
-    daemon = processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
-    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
-    folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
-    register(folder, rank_infos(2))
+    daemon = processes.leader(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    folder = register(make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"}))
     wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim")
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(HANGS_AFTER_S) == 0
 
 
 def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_same_daemon_leads_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     written: list[int] = []
     finished: list[Coordinator] = []
@@ -220,8 +163,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     monkeypatch.setattr(SlowFirst, "go_on", threading.Event())
     start_daemon(tmp_path, scheduler="schedulers:SlowFirst", watch="poll", poll_interval=0.05, lease_timeout=0.3)
     wait_for(lambda: leader_record(tmp_path), what="a leader")
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
     other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
     assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
@@ -236,7 +178,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
 
 
 def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_the_directory_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon], wait_for: Wait
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     failures: list[int] = []
     listening: list[bool] = []
@@ -257,71 +199,20 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
     wait_for(lambda: True in listening, what="file-system events")
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
+    folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     assert failures == [1]
 
 
-def test_a_live_daemon_claims_new_jobs_while_all_others_are_planned_for(
-    tmp_path: Path, processes: Processes, wait_for: Wait
-) -> None:
-    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
-    processes.daemon(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
-    wait_for(lambda: leader_record(tmp_path / "pfo"), what="a leader")
-    for number in range(50):
-        folder = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": f"thinks{number}"})
-        register(folder, rank_infos(2))
-    wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim of the last one")
-    quick = make_job(tmp_path / "pfo", 2)
-    register(quick, rank_infos(2))
-    wait_for(lambda: number_of(quick) == 0, what="a schedule")
-
-
-@pytest.mark.slow
-def test_a_job_under_daemon_only_waits_at_default_clocks_until_a_daemon_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: Processes, wait_for: Wait
-) -> None:
-    monkeypatch.setenv("PFO_FS_GPU", "simulated")
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-    root = tmp_path / "pfo"
-    root.mkdir(mode=0o700)
-    (root / "site.yaml").write_text("coordination: daemon-only\n")
-    place = {f"{kind}_{what}": int(what == "degree") for kind in ("dp", "pp", "tp") for what in ("rank", "degree")}
-    with PFOFileOptimizer(root, rank=0, world_size=1, **place) as opt:
-        assert opt.coordination == "daemon"
-        folder = SharedDirectory(Files(root)).job(opt.job_id)
-        assert folder.read(bodies.ClaimBody) is None
-        assert folder.schedule_numbers() == []
-        processes.daemon(root, "--scheduler", "Manual")
-        claim = wait_for(lambda: folder.read(bodies.ClaimBody), what="the daemon's claim")
-        assert claim.kind == "daemon"
-        wait_for(lambda: number_of(folder) == 0, what="a schedule")
-
-
 def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(
-    tmp_path: Path, start_daemon: Callable[..., Daemon], wait_for: Wait, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, start_daemon: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
     start_daemon(tmp_path)
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
 
 
-def test_an_idle_job_is_ended_and_archived(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    folder = make_job(tmp_path, 1)
-    register(folder, rank_infos(1))
-    processes.daemon(tmp_path, "--max-job-idle-time", "1")
-    shared = SharedDirectory(Files(tmp_path))
-    wait_for(lambda: shared.archived_job_ids() == [folder.job_id], what="the archive")
-    archived = shared.job(folder.job_id, archived=True)
-    assert archived.read_job() is not None
-    end = archived.read(bodies.EndBody)
-    assert end is not None
-    assert end.reason == "idle"
-    assert archived.numbers(bodies.RanksBody) == [0]
-
-
-def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
+def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes) -> None:
     processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
     infos = rank_infos(2)
     folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from jobs import make_job, rank_infos, register, results_by_rank
-from record_corpus import Place, damaged_records, make_directory, places, plant
-from running import Processes
-from training_job import Job, all_made, told_on_failure
+from jobs import results_by_rank
+from record_corpus import Place, damaged_records, places, plant
+from running import Processes, wait_for
+from training_job import StartJob
 
-from pfo_fs.errors import PfoError
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
-
-Wait = Callable[..., Any]
+from pfo_fs.store import JobFolder
 
 # Processes that run do not start afresh for each example: to make a failing one smaller would show nothing.
 EXAMPLES = settings(
@@ -58,60 +53,20 @@ class Damage:
                 (self._root / place.path).unlink(missing_ok=True)
 
 
-def heartbeats(shared: SharedDirectory, pid: int) -> int:
-    """How many heartbeats the daemon with this pid has written; -1 while its record is not what lies there."""
-    try:
-        record = shared.read_daemon()
-    except PfoError:
-        return -1
-    return record.counter if record is not None and record.pid == pid else -1
-
-
-@pytest.mark.slow
-def test_a_daemon_goes_on_whatever_lies_in_the_directory(tmp_path: Path, processes: Processes, wait_for: Wait) -> None:
-    root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
-    root.parent.mkdir()
-    _, folder = make_directory(snapshot)
-    shutil.copytree(snapshot, root)
-    with (tmp_path / "daemon.log").open("w") as log:
-        daemon = processes.daemon(root, "--lease-timeout", "1", stdout=log)
-    shared = SharedDirectory(Files(root))
-    wait_for(lambda: heartbeats(shared, daemon.pid) >= 0, what="the daemon")
-    damage = Damage(root, snapshot, folder)
-
-    @EXAMPLES
-    @given(records=damage.records)
-    def check(records: list[tuple[Place, bytes]]) -> None:
-        before = heartbeats(shared, daemon.pid)
-        damage.do(records)
-        wait_for(lambda: heartbeats(shared, daemon.pid) > before + 1, what="the daemon's next heartbeats")
-        assert daemon.poll() is None
-        damage.undo(records)
-
-    check()
-    fresh = make_job(root, 2)
-    register(fresh, rank_infos(2))
-    wait_for(lambda: fresh.read(bodies.CurrentBody), what="the schedule of a job that began after all that")
-    assert os.listdir(root.parent) == ["pfo"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [True, False], ids=["daemon", "local"])
 def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
-    tmp_path: Path, start_job: Callable[..., Job], processes: Processes, wait_for: Wait, with_daemon: bool
+    tmp_path: Path, start_job: StartJob, processes: Processes, with_daemon: bool
 ) -> None:
     (tmp_path / "scene").mkdir()
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
     if with_daemon:
         with (tmp_path / "daemon.log").open("w") as log:
-            processes.daemon(root, stdout=log)
-        wait_for(SharedDirectory(Files(root, create=True)).read_daemon, what="the daemon")
+            daemon = processes.leader(root, stdout=log)
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(root)})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(number=0, step=5), what="steps")
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, what="the switch")
+    with job:
+        job.follows(0)
+        job.switches()
         wait_for(lambda: list(results_by_rank(job.folder, 1)) == [0, 1], what="results")
         shutil.copytree(root, snapshot)
         damage = Damage(root, snapshot, job.folder, number=1)
@@ -120,15 +75,15 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         @EXAMPLES
         @given(records=damage.records)
         def check(records: list[tuple[Place, bytes]]) -> None:
-            before = max(line["step"] for line in job.having("step"))
             damage.do(records)
-            wait_for(lambda: len(job.of(step=before + 30)) == 2, what="thirty more steps of both ranks")
+            job.trains_on(30)
             assert job.is_running
             for pid in helpers:
                 os.kill(pid, 0)
             damage.undo(records)
 
         check()
+        assert not with_daemon or daemon.poll() is None
         assert job.finish() == 0
-    assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
+    assert job.has_default_clocks()
     assert os.listdir(root.parent) == ["pfo"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_helper import FakeClient
+from running import wait_for
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
@@ -83,17 +84,6 @@ def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.
         opt.on_step_end()
 
 
-def test_names_that_are_none_do_not_end_training(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    opt = make()
-    for name in (None, 3, b"forward", "", "x" * 10_000, "\udcff", "a\nb", ["forward"], float("nan")):
-        opt.on_step_begin()
-        opt.on_instruction_begin(name)  # type: ignore[arg-type]
-        opt.on_instruction_end(name)  # type: ignore[arg-type]
-        opt.on_step_end()
-    train(opt)
-    assert "pfo-fs is off" not in caplog.text, "so no name has hidden what the next would have done"
-
-
 def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
     opt = make()
     for _ in range(3):
@@ -147,7 +137,7 @@ def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
     assert opt._clocks.alive()
 
 
-def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make, wait_for: Callable[..., Any]) -> None:
+def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make) -> None:
     opt, client = make(), FakeClient()
     opt._link.close()
     opt._link.client = client

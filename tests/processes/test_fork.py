@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import wait_for
 
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 
 @pytest.fixture
@@ -38,60 +39,41 @@ def in_child(do: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def folder_of(opt: PFOFileOptimizer, tmp_path: Path) -> JobFolder:
-    assert opt.job_id is not None
-    return SharedDirectory(Files(tmp_path / "pfo")).job(opt.job_id)
+def marks_of(opt: PFOFileOptimizer) -> list[int]:
+    words = shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING
+    return [opt._clocks.words[word] for word in words]
 
 
-@pytest.mark.parametrize("within_a_step", [False, True])
+@pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
 def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_the_job(
-    opt: PFOFileOptimizer, tmp_path: Path, wait_for: Callable[..., Any], within_a_step: bool
+    opt: PFOFileOptimizer, tmp_path: Path, child: str
 ) -> None:
     begin = opt.on_instruction_begin  # as a training loop may have kept it
     run_step(opt, begin)
-    if within_a_step:
+    if child == "trains within a step":
         opt.on_step_begin()
-    before = [
-        opt._clocks.words[word]
-        for word in (shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING)
-    ]
+    before = marks_of(opt)
 
-    def child() -> None:
-        for _ in range(3):
-            run_step(opt, begin)
-            opt._tracker.begin("another")
+    def do() -> None:
+        with opt:
+            for _ in range(3):
+                run_step(opt, begin)
+                opt._tracker.begin("another")
+            if child == "raises":
+                raise RuntimeError("in the child")
         opt.close("crashed", "in the child")
 
-    assert in_child(child) == 0
-    after = [
-        opt._clocks.words[word]
-        for word in (shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING)
-    ]
-    assert after == before
+    assert in_child(do) == (child == "raises")
+    assert marks_of(opt) == before
     assert opt._clocks.alive()
-    if within_a_step:
+    assert opt._link.client is not None
+    assert not opt._link.client.lost
+    if child == "trains within a step":
         opt.on_step_end()
     run_step(opt, begin)
     opt.close()
-    end = wait_for(lambda: folder_of(opt, tmp_path).read(bodies.EndBody), "the end")
-    assert end.reason == "finished"
-
-
-def test_an_optimizer_that_a_forked_child_leaves_by_an_exception_goes_on_in_the_parent(
-    opt: PFOFileOptimizer, tmp_path: Path, wait_for: Callable[..., Any]
-) -> None:
-    def child() -> None:
-        with opt:
-            opt.on_step_begin()
-            raise RuntimeError("in the child")
-
-    assert in_child(child) == 1
-    assert opt._clocks.alive()
-    run_step(opt, opt.on_instruction_begin)
-    assert opt._link.client is not None
-    assert not opt._link.client.lost
-    opt.close()
-    assert wait_for(lambda: folder_of(opt, tmp_path).read(bodies.EndBody), "the end").reason == "finished"
+    folder = SharedDirectory(Files(tmp_path / "pfo")).job(str(opt.job_id))
+    assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
 def test_training_that_ends_without_a_step_says_what_is_missing(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from training_job import Job, all_made, told_on_failure
+from running import wait_for
+from training_job import StartJob
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
-
-Wait = Callable[..., Any]
 
 
 def command(*arguments: object) -> dict[str, Any]:
@@ -24,22 +22,20 @@ def command(*arguments: object) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(
-    start_job: Callable[..., Job], wait_for: Wait
+    start_job: StartJob,
 ) -> None:
     job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
 
     def last_clocks() -> set[tuple[str, int]]:
         return {(log[-1]["action"], log[-1]["mhz"]) for log in job.clock_logs().values()}
 
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch to the user's schedule")
+    with job:
+        job.follows(0)
+        job.switches("all: 900\n")
         done = command("off", "--all", "--wait", "--json", "-d", job.shared_dir)
         assert [row["held_ranks"] for row in done["jobs"]] == [[0, 1]]
         wait_for(lambda: last_clocks() == {("reset", 0)}, "default clocks")
-        steps = len(job.of(step=0)) and max(line["step"] for line in job.having("step"))
-        wait_for(lambda: max(line["step"] for line in job.having("step")) > steps + 20, "steps")
+        job.trains_on(20)
         assert last_clocks() == {("reset", 0)}, "and they stay so"
         command("on", "--all", "--wait", "--json", "-d", job.shared_dir)
         wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()))

@@ -7,42 +7,32 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 from commands import pfo_fs
+from gluster_volume import Gluster
 from jobs import results_by_rank
-from running import HANGS_AFTER_S, Gluster, Processes
-from training_job import Job, all_made, told_on_failure
+from running import HANGS_AFTER_S, Processes, wait_for
+from training_job import StartJob
 
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.turns import ALL, NONE, ROUND
 
 HERE = Path(__file__).parent
-Wait = Callable[..., Any]
 
 
 @pytest.mark.slow
-def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
+def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(start_job: StartJob) -> None:
+    with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
         assert [line["coordination"] for line in job.having("coordination")] == ["local", "local"]
-        wait_for(lambda: job.of(number=0, step=5), "steps")
-        job.put_yaml("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
+        job.follows(0)
+        job.switches("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
+        job.ends()
     folder = job.folder
     assert folder.read(bodies.ClaimBody).kind == "local"  # type: ignore[union-attr]
-    assert folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
     assert folder.numbers(bodies.RanksBody) == [0, 1]
     assert folder.schedule_numbers() == [0, 1]
     ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")  # type: ignore[union-attr]
@@ -50,51 +40,37 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
     assert sorted(map(sorted, locked)) == [[1110], [1200]]
-    assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
 
 
 @pytest.mark.slow
 def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+    start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
-    processes.daemon(tmp_path / "pfo")
-    wait_for(shared.read_daemon, "the daemon")
-    job = start_job(4, {"mesh": {"pp": 2, "dp": 2}})
-    with told_on_failure(job):
-        wait_for(all_made(job, 4), "all ranks")
+    processes.leader(tmp_path / "pfo")
+    with start_job(4, {"mesh": {"pp": 2, "dp": 2}}) as job:
         assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
-        wait_for(lambda: job.of(number=0, step=30), "steps")
-        assert set(job.first_steps_of(0).values()) == {0}, "the first schedule came before the first step"
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 4, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
+        assert job.follows(0) == 0, "the first schedule came before the first step"
+        job.switches()
+        job.ends()
     assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+    start_job: StartJob, processes: Processes, tmp_path: Path, with_daemon: bool
 ) -> None:
     if with_daemon:
-        processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}})
-    with told_on_failure(job):
-        wait_for(lambda: job.of(number=0, step=5), "steps")
+        processes.leader(tmp_path / "pfo")
+    with start_job(2, {"mesh": {"pp": 2}}) as job:
+        job.follows(0)
         until = max(line["step"] for line in job.having("step")) + 600
         turns = [turn for turn in (1, 2, 3, 0) for _ in range(20)]  # long enough for clocks that act late
-        job.put_yaml(f"all: 1200\nturns: {turns}\nuntil: {until}\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the turns")
-        wait_for(lambda: len(job.first_steps_of(2)) == 2, "the scheduler's schedule")
+        begin = job.switches(f"all: 1200\nturns: {turns}\nuntil: {until}\n")
+        assert begin < until <= job.follows(2)
         folder = job.folder
         assert f"state: ended at step {until}" in (folder.location / "schedule.status.yaml").read_text()
-        assert job.finish() == 0
-    (begin,) = set(job.first_steps_of(1).values())
-    (again,) = set(job.first_steps_of(2).values())
-    assert begin < until <= again
+        job.ends()
     index = folder.read(bodies.IndexBody, number=1)
     assert index is not None
     assert index.after == 0
@@ -105,33 +81,21 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
 
 
 @pytest.mark.slow
-def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(step=3), "steps")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-    folder = job.folder
+def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_job: StartJob) -> None:
+    with start_job(2, {"mesh": {"pp": 2}}, torchrun=True) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
     for line in job.having("pid"):
         os.kill(line["pid"], signal.SIGKILL)
-
-    def given_back() -> bool:
-        return all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
-
-    wait_for(given_back, "the clocks")
-    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
-    assert end.reason == "crashed"
+    wait_for(job.has_default_clocks, "the clocks")
+    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "crashed"
 
 
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
-    start_job: Callable[..., Job], wait_for: Wait
+    start_job: StartJob,
 ) -> None:
     """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
-    job = start_job(1, {"mesh": {"pp": 1}})
-    with told_on_failure(job):
+    with start_job(1, {"mesh": {"pp": 1}}) as job:
         wait_for(lambda: job.of(step=3), "steps")
     os.kill(job.having("pid")[0]["pid"], signal.SIGTERM)
     assert job.processes[0].wait(HANGS_AFTER_S) == -signal.SIGTERM
@@ -141,35 +105,28 @@ def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_n
 @pytest.mark.slow
 @pytest.mark.parametrize("with_daemon", [False, True], ids=["local", "daemon"])
 def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
-    start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait, with_daemon: bool
+    start_job: StartJob, processes: Processes, tmp_path: Path, with_daemon: bool
 ) -> None:
     if with_daemon:
-        processes.daemon(tmp_path / "pfo")
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: job.of(number=0, step=5), "steps")
+        processes.leader(tmp_path / "pfo")
+    with start_job(2, {"mesh": {"pp": 2}}) as job:
+        job.follows(0)
         for line in job.having("helper_pid"):
             if line["helper_pid"]:
                 os.kill(line["helper_pid"], signal.SIGKILL)
-        job.put_yaml("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert job.finish() == 0
-        assert len(set(job.first_steps_of(1).values())) == 1
-        assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "finished"
+        job.switches()
+        job.ends()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resume_it_with_the_next_one(
-    coordination: str, start_job: Callable[..., Job], processes: Processes, tmp_path: Path, wait_for: Wait
+    coordination: str, start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
     environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
     if coordination == "daemon":
-        daemon = processes.daemon(tmp_path / "pfo", env=environment)
-        wait_for(SharedDirectory(Files(tmp_path / "pfo", create=True)).read_daemon, "the daemon")
+        daemon = processes.leader(tmp_path / "pfo", env=environment)
     job = start_job(2, {"mesh": {"pp": 2}, "coordination": coordination}, **setting)
 
     def all_at(mhz: int) -> bool:
@@ -180,9 +137,8 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
         locked = [{line["mhz"] for line in log[before[name] :]} for name, log in job.clock_logs().items()]
         return all(mhz in clocks if mhz else not clocks & {900, 1200} for clocks in locked)
 
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        job.put_yaml("straggler: {slowdown: 1.2}\n")
+    with job:
+        (job.folder.location / "schedule.yaml").write_text("straggler: {slowdown: 1.2}\n")
         wait_for(lambda: all_at(900), "the pace of the straggler")
         helper = next(line["helper_pid"] for line in job.having("helper_pid") if line["helper_pid"])
         if coordination == "daemon":
@@ -199,144 +155,39 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
 
 
 @pytest.mark.slow
-def test_an_exception_in_training_is_what_the_job_ended_with(start_job: Callable[..., Job], wait_for: Wait) -> None:
-    job = start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True)
-    with told_on_failure(job):
+def test_an_exception_in_training_is_what_the_job_ended_with(start_job: StartJob) -> None:
+    with start_job(2, {"mesh": {"pp": 2}, "steps": 20, "die": {"rank": 0, "step": 5}}, torchrun=True) as job:
         assert job.finish() != 0
         end = wait_for(lambda: job.folder.read(bodies.EndBody), "the end")
         assert (end.reason, end.message) == ("crashed", "RuntimeError: as asked")
 
 
 @pytest.mark.slow
-def test_a_short_last_batch_is_one_warning_and_the_next_step_is_back_in_step(
-    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
-) -> None:
-    plan = tmp_path / "plan.py"
-    plan.write_text("[[('forward', 1200), ('backward', 1200)], [('forward', 1110), ('backward', 1110)]]")
-    job = start_job(
-        2,
-        {
-            "mesh": {"pp": 2},
-            "scheduler": "PointSolution",
-            "scheduler_args": {"solution_path": str(plan)},
-            "short_step": 3,
-            "steps": 10,
-        },
-    )
-    with told_on_failure(job):
-        assert job.finish() == 0
-        warnings = [line for line in job.log if line.startswith("WARNING") and "instruction" in line]
-        assert len(warnings) == 2
-        assert any("rank 1, step 3, instruction 1: the schedule expects 'backward'" in line for line in warnings)
-        assert all(len(log) > 3 and log[-1]["action"] == "reset" for log in job.clock_logs().values())
-
-
-@pytest.mark.slow
-def test_a_rank_without_the_directory_does_not_hold_up_training(
-    start_job: Callable[..., Job], tmp_path: Path, wait_for: Wait
-) -> None:
+def test_a_rank_without_the_directory_does_not_hold_up_training(start_job: StartJob, tmp_path: Path) -> None:
     """As where one node lacks the mount."""
     (tmp_path / "file").touch()
-    job = start_job(
-        2, {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}, LOCAL_RANK="0"
-    )
-    with told_on_failure(job):
+    given = {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}
+    with start_job(2, given, LOCAL_RANK="0") as job:
         assert job.finish() == 0
         assert len(job.of(done=True)) == 2
 
 
 @pytest.mark.slow
-def test_the_same_training_started_again_is_a_new_job(start_job: Callable[..., Job], wait_for: Wait) -> None:
+def test_the_same_training_started_again_is_a_new_job(start_job: StartJob) -> None:
     jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
     for job in jobs:
-        assert job.finish() == 0
-    ids = [job.having("job_id")[0]["job_id"] for job in jobs]
-    assert len(set(ids)) == 2
-    for job in jobs:
-        assert wait_for(partial(job.folder.read, bodies.EndBody), "the end").reason == "finished"
-
-
-@pytest.mark.slow
-def test_no_permission_to_set_clocks_is_one_message_and_training_goes_on(start_job: Callable[..., Job]) -> None:
-    job = start_job(1, {"mesh": {"pp": 1}, "steps": 5}, PFO_FS_SIM_FAULT="permission")
-    with told_on_failure(job):
-        assert job.finish() == 0
-        assert len([line for line in job.log if "may not lock" in line and "WARNING" in line]) == 1
-        assert job.folder.read_rank(0).rank_info.available_frequencies == []  # type: ignore[union-attr]
-
-
-@pytest.mark.slow
-def test_eight_stages_train_by_a_plan_of_lowtimes(
-    tmp_path: Path, shared_data: Path, processes: Processes, wait_for: Wait
-) -> None:
-    """The example, real text and a real plan: loss goes down, every clock of the plan is set."""
-    plan = shared_data / "plans/freqs_pipeline_gpt3-175b_a100_pp8_mb12_01408.py"
-    sim_dir = tmp_path / "sim"
-    example = HERE.parents[1] / "examples/train_pipeline.py"
-    run = processes.python(
-        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8", str(example)),
-        *("--shared-dir", str(tmp_path / "pfo"), "--num-microbatches", "12", "--iterations", "6"),
-        env={
-            **os.environ,
-            "PFO_FS_GPU": "simulated",
-            "PFO_FS_SIM_DIR": str(sim_dir),
-            "PFO_FS_SIM_TIME_SCALE": "4",
-            "PFO_FS_SCHEDULER": "PointSolution3D",
-            "PFO_FS_PROFILE_SECONDS": "0",  # six iterations may be over sooner
-            "PFO_FS_SCHEDULER_ARGS": json.dumps({"solution_path": str(plan)}),
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    output, _ = run.communicate()
-    assert run.returncode == 0, output[-3000:]
-    losses = [float(line.split("loss")[1].split()[0]) for line in output.splitlines() if "loss" in line]
-    assert losses[-1] < losses[0] - 1
-    assert "schedule 0" in output
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
-    folder = shared.job(shared.job_ids()[0])
-    assert folder.read_job() is not None
-    wait_for(lambda: len(results_by_rank(folder, 0)) == 8, "results of all stages")
-    assert len({path.name for path in sim_dir.glob("*.log")}) == 8
+        job.ends()
+    assert len({job.having("job_id")[0]["job_id"] for job in jobs}) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.gluster
-def test_ranks_and_daemon_meet_on_two_mounts_of_a_network_file_system(
-    start_job: Callable[..., Job], gluster: Gluster, processes: Processes, wait_for: Wait
-) -> None:
-    """No event crosses the mounts: all is found by polling. The person types on the daemon's side."""
-    here, there = (mount / "pfo" for mount in gluster.mounts)
-    processes.daemon(here)
-    shared = SharedDirectory(Files(here, create=True))
-    wait_for(shared.read_daemon, "the daemon")
-    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(there), "work_s": 0.02})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
-        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
-        folder = shared.job(job.having("job_id")[0]["job_id"])
-        wait_for(lambda: 0 in folder.numbers(bodies.OrderBody), "the order")
-        (here / folder.path / "schedule.yaml").write_text("all: 1200\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the switch")
-        assert len(set(job.first_steps_of(1).values())) == 1
-        assert job.finish() == 0
-    end = wait_for(lambda: folder.read(bodies.EndBody), "the end")
-    assert end.reason == "finished"
-
-
-@pytest.mark.slow
-@pytest.mark.gluster
-def test_a_hung_file_system_neither_stops_training_nor_its_end(
-    start_job: Callable[..., Job], gluster: Gluster, wait_for: Wait
-) -> None:
+def test_a_hung_file_system_neither_stops_training_nor_its_end(start_job: StartJob, gluster: Gluster) -> None:
     """The server is stopped: every call on the mount blocks, without an error, for as long as it likes."""
-    job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02})
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
-        wait_for(lambda: len(job.first_steps_of(0)) == 2, "the first schedule")
+    with start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(gluster.mounts[0] / "pfo"), "work_s": 0.02}) as job:
+        job.follows(0)
         gluster.server.send_signal(signal.SIGSTOP)
-        at = max(line["step"] for line in job.having("step"))
-        wait_for(lambda: len(job.of(step=at + 60)) == 2, "sixty more steps")
+        job.trains_on()
         assert job.finish() == 0, "and the end of training does not wait for the file system"
         assert len(job.of(done=True)) == 2
     folder = gluster.mounts[1]
@@ -348,61 +199,15 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(
     assert end.reason == "finished"
 
 
-def wrong_share(job: Job, wanted_mhz: dict[str, int], number: int) -> float:
-    """The share of the device's time in instructions under a schedule that was at another clock than planned."""
-    first = job.first_steps_of(number)[0] + 2  # the first steps are learned from
-    steps = [line for line in job.lines if {"begun", "ended", "step"} & line.keys()]
-    start = next(at for at, line in enumerate(steps) if line.get("step") == first)
-    points = [line for line in steps[start:] if "step" not in line]
-    changes = [(line["t_ns"], line["mhz"]) for line in next(iter(job.clock_logs().values()))]
-    wrong_ns = total_ns = 0
-    for begin, end in zip(points[::2], points[1::2], strict=True):
-        begin_ns, end_ns = begin["at_ns"], end["at_ns"]
-        total_ns += end_ns - begin_ns
-        for (at_ns, mhz), (until_ns, _) in pairwise([*changes, (1 << 62, 0)]):
-            if mhz != wanted_mhz[begin["begun"]]:
-                wrong_ns += max(0, min(until_ns, end_ns) - max(at_ns, begin_ns))
-    return wrong_ns / total_ns
-
-
-@pytest.mark.slow
-def test_clocks_follow_the_device_and_not_the_training_thread_that_launches_ahead(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    shares = {}
-    for switching in ("device", "launch"):
-        instructions = ["forward", "backward"] * 4
-        job = start_job(
-            1,
-            {"mesh": {"pp": 1}, "switching": switching, "launches": True, "instructions": instructions},
-            PFO_FS_SIM_TIME_SCALE="1",
-        )
-        with told_on_failure(job):
-            wait_for(all_made(job, 1), "the rank")
-            assert job.having("switching")[0]["switching"] == switching
-            wait_for(lambda job=job: job.of(number=0, step=2), "steps")
-            job.put_yaml("stages: {0: {forward: 900, backward: 1200}}\n")
-            wait_for(lambda job=job: len(job.of(number=1)) >= 6, "steps under the schedule")
-            assert job.finish() == 0
-            shares[switching] = wrong_share(job, {"forward": 900, "backward": 1200}, 1)
-            assert all(log[-1]["action"] == "reset" for log in job.clock_logs().values())
-        job.stop_file.unlink()
-        for path in job.sim_dir.iterdir():
-            path.unlink()
-    assert shares["device"] < shares["launch"] / 2, shares
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "changes"), [("auto", {"lock", "reset"}), ("power-cap", {"limit"})])
 def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
-    start_job: Callable[..., Job], wait_for: Wait, way: str, changes: set[str]
+    start_job: StartJob, way: str, changes: set[str]
 ) -> None:
-    instructions = ["forward", "backward"] * 2
-    job = start_job(2, {"mesh": {"pp": 2}, "launches": True, "instructions": instructions, "clock_backend": way})
-    with told_on_failure(job):
-        wait_for(lambda: job.of(number=0, step=5), "steps")
-        job.put_yaml("all: 900\n")
-        wait_for(lambda: len(job.first_steps_of(1)) == 2, "the schedule")
+    given = {"mesh": {"pp": 2}, "launches": True, "instructions": ["forward", "backward"] * 2, "clock_backend": way}
+    with start_job(2, given) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
         wait_for(lambda: job.of(number=1, rank=0)[30:], "steps under it")
         command = [sys.executable, "-m", "pfo_fs", "check", str(job.folder.location), "--steps", "4", "--json"]
         checked = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER_S, check=False)
@@ -423,17 +228,13 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
 
 
 @pytest.mark.slow
-def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(
-    start_job: Callable[..., Job], wait_for: Wait
-) -> None:
-    job = start_job(
-        2, {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}, PFO_FS_SIM_FAULT="permission"
-    )
-    with told_on_failure(job):
-        wait_for(all_made(job, 2), "both ranks")
+def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: StartJob) -> None:
+    given = {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}
+    with start_job(2, given, PFO_FS_SIM_FAULT="permission") as job:
         wait_for(lambda: job.of(rank=0, step=10), "steps")
         wait_for(lambda: len(results_by_rank(job.folder, 0)) == 2, "what was measured")
         assert job.finish() == 0
+        assert len([line for line in job.log if "may not lock" in line and "WARNING" in line]) == 2
     answer = pfo_fs("advise", job.folder.location, "--json")
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["step_s"] > 0

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import psutil
 import pytest
 from jobs import index_of
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 
-Wait = Callable[..., Any]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_pipeline.py"
 
 
@@ -79,11 +77,7 @@ PARETO = {
 @pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_a_job_is_profiled_planned_for_and_checked_by_itself(
-    coordination: str,
-    train: Callable[..., subprocess.Popen[bytes]],
-    processes: Processes,
-    tmp_path: Path,
-    wait_for: Wait,
+    coordination: str, train: Callable[..., subprocess.Popen[bytes]], processes: Processes, tmp_path: Path
 ) -> None:
     shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
     if coordination == "daemon":

@@ -9,15 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cluster import Host
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
-from pfo_fs.store import Files, JobFolder, SharedDirectory
+from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 HERE = Path(__file__).parent
 
@@ -51,6 +51,7 @@ class Job:
         if "steps" not in given:
             given["stop_file"] = str(self.stop_file)
         self.sim_dir = tmp_path / "sim"
+        self.ranks = ranks
         self.lines: list[dict[str, Any]] = []
         self.log: list[str] = []
         self._environment = {
@@ -96,6 +97,18 @@ class Job:
             start_new_session=True,
         )
 
+    def __enter__(self) -> Job:
+        """Waits until all ranks have their optimizer; if an assertion in the block fails, it shows their last lines."""
+        try:
+            wait_for(lambda: len(self.having("coordination")) == self.ranks, "all ranks")
+        except AssertionError as error:
+            self.__exit__(None, error)
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if isinstance(error, AssertionError):
+            raise AssertionError(f"{error}\n" + "\n".join(self.log[-40:])) from error
+
     @property
     def is_running(self) -> bool:
         """Whether no process of the job has ended."""
@@ -126,6 +139,31 @@ class Job:
             reader.join(HANGS_AFTER_S)
         return next((code for code in codes if code), 0)
 
+    def trains_on(self, steps: int = 60) -> None:
+        """Waits until all ranks have run so many steps more."""
+        until = max((line["step"] for line in self.having("step")), default=0) + steps
+        wait_for(lambda: len(self.of(step=until)) == self.ranks, f"{steps} steps of all ranks")
+
+    def follows(self, number: int) -> int:
+        """Waits until all ranks run under a schedule; returns the step at which all of them have begun it."""
+        wait_for(lambda: len(self.first_steps_of(number)) == self.ranks, f"schedule {number} on all ranks")
+        (step,) = set(self.first_steps_of(number).values())
+        return step
+
+    def switches(self, text: str = "all: 1200\n") -> int:
+        """A person writes a schedule, the second one of the job: returns the step at which all ranks have begun it."""
+        (self.folder.location / "schedule.yaml").write_text(text)
+        return self.follows(1)
+
+    def ends(self, reason: str = "finished") -> None:
+        """Training ends without an error, its end is recorded, and all GPUs have their default clocks."""
+        assert self.finish() == 0
+        assert wait_for(lambda: self.folder.read(bodies.EndBody), "the end").reason == reason
+        assert self.has_default_clocks()
+
+    def has_default_clocks(self) -> bool:
+        return all(log[-1]["action"] == "reset" for log in self.clock_logs().values())
+
     def first_steps_of(self, number: int) -> dict[int, int]:
         """rank -> the first step that it ran under schedule `number`."""
         first: dict[int, int] = {}
@@ -140,9 +178,6 @@ class Job:
         folder = shared.job(self.having("job_id")[0]["job_id"])
         folder.read_job()
         return folder
-
-    def put_yaml(self, text: str) -> None:
-        (self.shared_dir / self.folder.path / "schedule.yaml").write_text(text)
 
     def clock_logs(self) -> dict[str, list[dict[str, Any]]]:
         """What each simulated GPU was told, in order."""
@@ -171,13 +206,4 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def told_on_failure(job: Job) -> Iterator[None]:
-    try:
-        yield
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n" + "\n".join(job.log[-40:])) from error
-
-
-def all_made(job: Job, ranks: int) -> Callable[[], bool]:
-    return lambda: len(job.having("coordination")) == ranks
+StartJob = Callable[..., Job]

@@ -12,10 +12,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, pids_with
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "unshare", "runuser", "setpriv")
 
@@ -122,11 +123,10 @@ class Cluster:
             self.power_off(node)
         if controller is not None:
             controller.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 controller.wait(10)
-            except subprocess.TimeoutExpired:
-                controller.kill()
-                controller.wait(HANGS_AFTER_S)
+            controller.kill()
+            controller.wait(HANGS_AFTER_S)
 
     # ---- jobs
 
@@ -150,12 +150,9 @@ class Cluster:
     def wait(self, condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            try:
-                value = condition()
-            except subprocess.SubprocessError:
-                value = None
-            if value:
-                return value
+            with suppress(subprocess.SubprocessError):
+                if value := condition():
+                    return value
             time.sleep(0.2)
         raise AssertionError(f"waited {timeout_s} s for {what}\n{self._logs()}")
 
@@ -166,24 +163,14 @@ class Cluster:
 
 def processes_of(cluster: Cluster, job: str) -> list[int]:
     """The processes of a job on this machine, whatever has become of their parents."""
-    ours = {f"SLURM_JOB_ID={job}".encode(), f"SLURM_CONF={cluster.environment['SLURM_CONF']}".encode()}
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = set((folder / "environ").read_bytes().split(b"\0"))
-        except OSError:
-            continue
-        if ours <= variables:
-            found.append(int(folder.name))
-    return found
+    ours = pids_with("SLURM_CONF", cluster.environment["SLURM_CONF"])
+    return [pid for pid in pids_with("SLURM_JOB_ID", job) if pid in ours]
 
 
 def end_processes(pids: list[int]) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def missing() -> str:
@@ -199,29 +186,20 @@ def missing() -> str:
 
 def no_cgroups() -> str:
     """Why slurmd cannot follow processes by cgroups here; empty if it can."""
-    freezer = Path("/sys/fs/cgroup/freezer")
-    if not freezer.is_dir() or not os.access(freezer, os.W_OK):
-        return "Slurm 22.05 follows processes by the freezer of cgroup v1, which is not here"
-    probe = freezer / f"pfo-fs-test-{os.getpid()}"
+    probe = Path(f"/sys/fs/cgroup/freezer/pfo-fs-test-{os.getpid()}")
     try:
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
-        return f"no cgroups may be made here: {error.strerror}"
+        return f"Slurm 22.05 follows processes by the freezer of cgroup v1, which cannot be used here: {error.strerror}"
     return ""
 
 
 def _free_ports(count: int) -> int:
     """The first of some ports that are free, below those that the kernel gives to clients."""
     for first in range(30_000 + os.getpid() % 1_500, 32_700, count):  # those below are for torch.distributed
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for offset, probe in enumerate(sockets):
-                probe.bind(("127.0.0.1", first + offset))
+        with suppress(OSError), ExitStack() as sockets:
+            for port in range(first, first + count):
+                sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
-        except OSError:
-            continue
-        finally:
-            for probe in sockets:
-                probe.close()
     raise AssertionError("no free ports")

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
+from gluster_volume import Gluster
 from jobs import rank_infos
-from running import Gluster
 
 from pfo_fs.errors import NotShared, StoreUnavailable
 from pfo_fs.helper import operations

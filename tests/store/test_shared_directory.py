@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from jobs import make_job, rank_infos
 
-from pfo_fs.errors import FolderAway, NotShared, RecordError, StoreUnavailable
+from pfo_fs.errors import NotShared, RecordError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, bodies, mount_of
 from pfo_fs.store.file_systems import SystemCalls
 from pfo_fs.store.locks import courtesy_lock
@@ -99,7 +99,7 @@ def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
 def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1)
     (tmp_path / folder.path).rename(tmp_path / "away")
-    with pytest.raises(FolderAway, match="not there now"):
+    with pytest.raises(StoreUnavailable, match="not there now"):
         folder.names()
     (tmp_path / "away").rename(tmp_path / folder.path)
     assert "job.json" in folder.names()

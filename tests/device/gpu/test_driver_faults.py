@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from faulty_nvml import ALWAYS, CODES, FUNCTIONS, UUID, Bench, Fault
+from fake_nvml import ALWAYS, Fault
+from faulty_nvml import CODES, FUNCTIONS, UUID, Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
