@@ -18,7 +18,7 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left
 from pfo_fs.device.clocks.undo_note import SAME_W, Leftover, clock_note, limit_note
 from pfo_fs.device.gpu.find_gpu import visible_uuids
-from pfo_fs.device.gpu.interface import Gpu, GpuSettings
+from pfo_fs.device.gpu.interface import POWER_CAP, Gpu, GpuSettings
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.device.metering.read_back import LOOKS_LIKE, other_setters
 from pfo_fs.device.shared_page import SharedPage
@@ -104,7 +104,7 @@ def check_clocks(gpu: Gpu) -> list[Check]:
         return [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
     reasons = gpu.reasons()
     asked = os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
-    chosen = next((name for name, why in reasons.items() if not why and asked in ("auto", name)), "")
+    chosen = next((name for name, why in reasons.items() if not why and asked in ("auto", POWER_CAP, name)), "")
     found = f"set by: {chosen}, unless the first call is refused" if chosen else "no way to set clocks works here"
     if asked != "auto":
         found += f" (PFO_FS_CLOCK_BACKEND={asked})"

@@ -37,10 +37,7 @@ class JobKey(NamedTuple):
 
 
 class FileClient:
-    """Reads and writes the files through the helper process, and keeps what that process has reported.
-
-    After a problem, or if the helper does not answer in time, the client logs one warning, and training goes on without
-    the files.
+    """Reads and writes the files through the helper process; after a problem, training goes on without them.
 
     Args:
         profile_path: None on all ranks but 0, too.

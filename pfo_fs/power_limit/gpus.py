@@ -74,7 +74,7 @@ class KnobGpu:
         return self._limits
 
     def set_level(self, level: int) -> None:
-        """Requests that the clock process sets the level, in W or MHz; `settle` waits for that."""
+        """Requests a level, in W or MHz; `settle` waits for it."""
         if self.problem:
             return
         if self.knob == "clock":
@@ -84,7 +84,7 @@ class KnobGpu:
             self._request({"ask": "set", "limit_w": level})
 
     def restore(self) -> None:
-        """Requests that the clock process restores the earlier level; `settle` waits for that."""
+        """Requests the earlier level; `settle` waits for it."""
         if self._limits is not None:
             self._request({"ask": "give back"})
         elif self.knob == "clock" and self.clocks.words[TARGET]:
@@ -150,10 +150,7 @@ class KnobGpu:
         return self._number
 
     def _take(self, deadline_s: float) -> tuple[int | None, Answer] | None:
-        """Receives the clock process's next message: the request's number and the answer; None if none comes in time.
-
-        By the number, the caller ignores late answers to earlier requests.
-        """
+        """Receives the next message: the request's number, and the answer; None if none comes in time."""
         answer = self.clocks.receive_answer(max(0.0, deadline_s - time.monotonic()))
         if answer is None:
             return None
@@ -190,8 +187,7 @@ def read_energies(gpus: Sequence[KnobGpu]) -> list[EnergyReading]:
     """Returns the readings of the GPUs' energy counters, made at the same time.
 
     Raises:
-        NotOffered: The energy of a GPU cannot be read.
-        DeviceError: It cannot be read now; trying again may help.
+        DeviceError: Energy cannot be read; if it is no `NotOffered`, trying again may help.
     """
     waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
     deadline_s = time.monotonic() + ANSWER_WITHIN_S

@@ -72,12 +72,11 @@ class EnergyMonitor:
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
         """Begins a window; several, with other names, may be open at once.
 
-        Args:
-            sync_execution: Wait until the GPUs have finished launched work, so that it counts before the window.
+        With `sync_execution`, waits until the GPUs have finished launched work, so that it counts before the window.
 
         Raises:
             ConfigError: The window is open already.
-            DeviceError: Energy cannot be read; if it is no `NotOffered`, trying again may help.
+            DeviceError: As `read_energies`.
         """
         if key in self._open:
             raise ConfigError(f"window {key!r} has begun already; end it first")

@@ -202,10 +202,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def on_epoch_end(self) -> None:
-        """Marks the end of an epoch: a window that is not complete is dropped, and begins again in the next epoch.
-
-        Call `pause_measurement` instead where windows may go on over epochs.
-        """
+        """Drops a window that is not complete; `pause_measurement` instead lets windows go on over epochs."""
         if self._closed:
             return
         self._longest_epoch, self._epoch_steps = max(self._longest_epoch, self._epoch_steps), 0
@@ -225,7 +222,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def on_step_begin(self) -> None:
-        """Marks the beginning of a step; states change only here and at the end of an epoch."""
+        """Begins a step; states change only here and at the end of an epoch."""
         if self._closed:
             return
         self._metrics.step_begins()

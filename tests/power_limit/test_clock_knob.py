@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from power_limit_fakes import FakeMonitor, limits_set, make_optimizer
+from power_limit_fakes import limits_set
 
 from pfo_fs import power_limit as pl
 
@@ -92,25 +92,6 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
     assert said == [f"clock: {optimizer.state.reason}. Clocks are left alone, and training goes on"]
     if fault != "permission":
         assert clocks_set(sim_dir)[-1] == 0
-
-
-# ---- what is left out of a window
-
-
-def test_an_evaluation_within_a_window_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monitor = FakeMonitor([(1.0, 10.0), (2.0, 20.0), (9.0, 90.0)])
-    optimizer, _ = make_optimizer(monkeypatch, monitor, wait_steps=0, warmup_steps=0, profile_steps=2, pl_step=200)
-    optimizer.on_step_begin()
-    optimizer.on_step_begin()
-    with optimizer.evaluation():
-        assert not monitor.open
-    assert monitor.open
-    optimizer.on_step_begin()
-    assert [(m.time, m.energy) for m in optimizer.measurements] == [(3.0, 30.0)]
-    optimizer.pause_measurement()
-    optimizer.on_epoch_end()
-    optimizer.close()
-    assert not monitor.open
 
 
 # ---- metrics

@@ -38,15 +38,14 @@ _NAP_S = 0.0002
 
 
 class DriverCalls:
-    """The calls of one GPU.
+    """The calls of one GPU, of the `gpus` of the node whose clocks are set.
 
     Args:
-        calls_per_s: Most calls per second of all GPUs of the node; None: as many as take `BUSY_SHARE` of the time.
+        calls_per_s: Most calls per second of all of these; None: as many as take `BUSY_SHARE` of the time.
 
     Attributes:
         call_ns: Median duration of a call.
-        queue_ns: How long a call may have to wait for those of other GPUs of the node.
-        gpus: Number of GPUs of the node whose clocks are set.
+        queue_ns: How long a call may have to wait for those of other GPUs.
     """
 
     def __init__(self, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
@@ -62,7 +61,7 @@ class DriverCalls:
         self._reads = float(_BURST)
 
     def called(self, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call: its duration, and how long it waited before for calls of other GPUs."""
+        """Notes a call, which waited before for calls of other GPUs."""
         self.made += 1
         self._saved -= 1
         self._took_ns.append(took_ns)

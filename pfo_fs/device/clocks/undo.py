@@ -88,9 +88,7 @@ class Undo:
     def owe(self, value: float | None = None, before: float = 0.0) -> None:
         """Makes an attempt due now.
 
-        Args:
-            value: What may be in force, if this object has not set it: 0 if it is not known.
-            before: What to put back then.
+        Where this object has not set what may be in force, that is `value` (0: not known), and `before` is put back.
         """
         if value is not None:
             self.value, self.before = value, before
@@ -202,10 +200,8 @@ class GpuUndo:
     def take_over(self, *, clock_is_reset: bool = False) -> None:
         """Puts back what a process that has ended has left, as its notes say: makes a first attempt.
 
-        A note about a power limit that is not in force any more is removed: another process has set one since.
-
-        Args:
-            clock_is_reset: Whether the driver says that the clock has just been reset; the GPU is looked at.
+        A note about a power limit that is not in force any more is removed: another process has set one since. Where
+        the driver says that the clock has just been reset, the GPU is looked at.
         """
         with suppress(Exception):
             left = self.limit.note.leftover()
@@ -220,11 +216,7 @@ class GpuUndo:
                 undo.go_on(time.monotonic_ns())
 
     def finish(self, for_s: float, meanwhile: Callable[[], None] = lambda: None) -> str:
-        """Goes on until everything is put back and verified; returns what is not, or ''.
-
-        Args:
-            for_s: The longest time, in s; attempts that hang take longer.
-        """
+        """Goes on until everything is put back and verified, for so long at most; returns what is not, or ''."""
         until_ns = time.monotonic_ns() + round(for_s * 1e9)
         while True:
             for undo in self._both:
