@@ -94,8 +94,7 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
         at = _BYTE.search(str(error))
         line = content.count(b"\n", 0, int(at[1]) if at else len(content)) + 1
         raise PlanError(
-            f"{source}, line {line}: is no plan, which is lists of ('forward', 1200) and nothing else; code in plan "
-            "files is never run",
+            f"{source}, line {line}: code is never run here; a plan is lists of ('forward', 1200) and nothing else",
             line=line,
         ) from error
     known: dict[tuple[str, int], tuple[str, int]] = {}

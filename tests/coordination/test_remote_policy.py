@@ -111,7 +111,7 @@ def test_a_plan_is_read_in_another_process_and_then_needs_none(
 
 @pytest.mark.parametrize(
     ("text", "said", "line"),
-    [("[\nexit()]", r"plan\.py, line 2: 'exit", 2), (None, "missing solution_path", None)],
+    [("[\nexit()]", r"plan\.py, line 2: code", 2), (None, "missing solution_path", None)],
     ids=["the plan", "no plan"],
 )
 def test_a_mistake_in_arguments_is_named_with_its_line(

@@ -150,7 +150,7 @@ def test_a_plan_in_the_jobs_folder_is_run_and_its_mistakes_are_shown(tmp_path: P
     plan = job.folder.location / "plan.py"
     plan.write_text("[[('forward', 'fast')]]")
     assert job.poll(4).current.state == "broken"
-    assert re.match("plan.py.*fast", job.current.message)
+    assert re.match("plan.py: stage 0, position 0", job.current.message)
     plan.write_text(plan_text(1, 1, 1200))
     job.restart()
     assert job.poll(4).mhz == 1200

@@ -118,7 +118,7 @@ def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: 
     files.close()
     assert path.read_text() == "not a profile"
     path.unlink()
-    files = FileClient(path, None, secrets.token_hex(16), timeout_s=0.0)
+    files = FileClient(path, None, secrets.token_hex(16), timeout_s=60.0)
     files.save([measured(100)])
     files.close()
     assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
