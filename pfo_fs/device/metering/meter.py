@@ -83,8 +83,12 @@ class Measured(NamedTuple):
             "iter_energy": [_short(step.energy_j) for step in self.steps],
             "iter_span": [_short(step.span_s) for step in self.steps],
             "iter_step": [step.step for step in self.steps],
-            "time_breakdown": {name: [_shorts(step.times.get(name, [])) for step in self.steps] for name in names},
-            "energy_breakdown": {name: [_shorts(step.energies.get(name, [])) for step in self.steps] for name in names},
+            "time_breakdown": {
+                name: [[*map(_short, step.times.get(name, []))] for step in self.steps] for name in names
+            },
+            "energy_breakdown": {
+                name: [[*map(_short, step.energies.get(name, []))] for step in self.steps] for name in names
+            },
             "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},
             "powers": [power._asdict() for power in self.powers],
         }
@@ -94,11 +98,7 @@ class Measured(NamedTuple):
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.7g}")
-
-
-def _shorts(values: list[float]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]
+    return float(f"{value:.6g}")
 
 
 class MarkedSteps:
