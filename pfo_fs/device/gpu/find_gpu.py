@@ -13,7 +13,8 @@ import re
 import secrets
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from pfo_fs.device.gpu.driver_errors import call, mig_divides, pynvml, text_of
 from pfo_fs.errors import DeviceError
@@ -60,7 +61,7 @@ def _simulated_name(pid: int) -> str:
     return f"gpu-{pid}-{secrets.token_hex(4)}"
 
 
-def _spec_from_torch(torch: Any, device: int | None) -> str:
+def _spec_from_torch(torch: ModuleType, device: int | None) -> str:
     if getattr(torch.version, "hip", None) is not None or not torch.cuda.is_available():
         return "none"
     index = torch.cuda.current_device() if device is None else device

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.energy_curve import EnergyCurve, WindowTicks
@@ -77,7 +77,7 @@ class Measured(NamedTuple):
     def report(self, rank: int, switching: SwitchingReport | None = None) -> MeasurementReport:
         """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
         names = sorted({name for step in self.steps for name in step.times})
-        result: dict[str, Any] = {
+        result: dict[str, object] = {
             "rank": rank,
             "iter_time": [_short(step.time_s) for step in self.steps],
             "iter_energy": [_short(step.energy_j) for step in self.steps],

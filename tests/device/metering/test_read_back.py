@@ -65,6 +65,15 @@ def test_a_clock_that_acts_late_contradicts_nothing(fake: FakeNvml) -> None:
         assert read_back.look(now_ms * MS, 0.1) is None
 
 
+def test_a_limit_that_the_driver_names_in_every_third_reading_only_contradicts_nothing(fake: FakeNvml) -> None:
+    read_back = ReadBack(NvmlGpu(UUIDS[0]), 1980)
+    read_back.clock_set(0, 1500)
+    fake.clock_mhz = 1200
+    for now_ms in range(600, 60_000, 100):
+        fake.reasons = 0x4 * (now_ms % 300 == 0)
+        assert read_back.look(now_ms * MS, 1.0) is None
+
+
 def test_what_others_may_decide_is_named_in_the_status_and_by_doctor(fake: FakeNvml, tmp_path: Path) -> None:
     for number, name in enumerate(["python", "eard", "nv-hostengine"]):
         (tmp_path / str(number)).mkdir()
