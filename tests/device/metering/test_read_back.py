@@ -50,9 +50,9 @@ def test_it_is_noticed_within_20_steps(fake: FakeNvml, step_s: float) -> None:
     read_back = ReadBack(NvmlGpu(UUIDS[0]), 1410)
     read_back.clock_set(0, 900)
     fake.clock_mhz, fake.reasons = 900, 0
-    assert not any(read_back.look(now_ms * MS, step_s) for now_ms in range(0, 10_000, 50))
+    assert not any(read_back.look(now_ms * MS, step_s) for now_ms in range(0, 10_050, 50))  # just after a reading
     fake.clock_mhz = 1410
-    assert any(read_back.look(now_ms * MS, step_s) for now_ms in range(10_000, 10_000 + round(20_000 * step_s), 50))
+    assert any(read_back.look(now_ms * MS, step_s) for now_ms in range(10_050, 10_050 + round(20_000 * step_s), 50))
 
 
 def test_a_clock_that_acts_late_contradicts_nothing(fake: FakeNvml) -> None:
