@@ -32,7 +32,7 @@ class EndedStep(NamedTuple):
         number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
         until: The step before which the result under this number ends; 0: after as many steps as are asked for.
         usable: Whether the step ran as scheduled and its instructions were marked.
-        instructions: (place in the name table, begin in ns, end in ns), ordered by end.
+        instructions: (place in the name table, begin, end), ordered by end.
     """
 
     step: int
