@@ -30,6 +30,7 @@ MS = 1_000_000
         (1980, 1500, 1200, 0x40, False),  # heat
         (1530, 1200, 135, 0x1, False),  # V100: idle
         (3090, 3090, 2700, 0x0, False),  # RTX: a clock on offer that it never reaches
+        (3090, 2200, 1900, 0x400, False),  # RTX: its voltage
         (1980, 1200, 1215, 0x0, False),  # GH200: boost
         (2032, 1200, 1140, 0x0, False),
         (1980, 0, 1980, 0x0, False),  # the default clock
