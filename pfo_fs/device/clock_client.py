@@ -304,7 +304,7 @@ class ClockProcess:
                 "`pfo-fs reset-clocks` resets it", what, self._process.how_it_ended(),
             )  # fmt: skip
 
-    def _start(self, fds: dict[str, int], **given: Any) -> Child:
+    def _start(self, fds: dict[str, int], **given: object) -> Child:
         arguments = {"spec": self.spec, "options": self._options._asdict(), **given}
         return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec, outlives=True)
 

@@ -21,7 +21,6 @@ class ClockOptions(NamedTuple):
             device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
         call_ns: Duration of a call that sets a clock, as it was measured on this node before.
         latencies_ns: (clock in MHz, time from the return of a call until it acts), as measured before.
-        tp_degree: Number of GPUs that run this rank's instructions together.
     """
 
     rank: int = 0
@@ -42,10 +41,9 @@ class ClockInfo(NamedTuple):
     """The first message of a clock process, sent when it is ready.
 
     Attributes:
-        gpu_name: The GPU's product name; `none` if there is no GPU.
-        clocks_mhz: Graphics clocks that can be set, highest first; empty if none can.
+        gpu_name: `none` if there is no GPU.
+        clocks_mhz: Graphics clocks that can be set, highest first.
         message: Why clocks cannot be set; empty if they can.
-        clock_backend: The way in which clocks are set, `none` if they are not.
     """
 
     gpu_name: str

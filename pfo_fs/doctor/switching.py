@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timezone
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pfo_fs
 from pfo_fs.device import shared_page
@@ -190,11 +191,9 @@ def _work_on(spec: str) -> AbstractContextManager[Work]:
 
 @contextmanager
 def _simulated_work(name: str) -> Iterator[Work]:
-    from pfo_fs.device.simulated.gpu import SimulatedKernels
+    from pfo_fs.device.simulated.gpu import SimulatedKernels, simulated_model
 
-    with_scale_1 = SimulatedKernels(name, time_scale=1.0)
-    kernels = SimulatedKernels(name, time_scale=with_scale_1.model("forward", 0).time_ref_s / _WORK_S)
-    with_scale_1.close()
+    kernels = SimulatedKernels(name, time_scale=simulated_model().coefficients("forward").time_ref_s / _WORK_S)
 
     def work() -> tuple[int, int]:
         began_ns = time.monotonic_ns()
@@ -237,7 +236,7 @@ def _torch_work(spec: str) -> Iterator[Work]:
     yield lambda: run(products)
 
 
-def _torch_device(torch: Any, spec: str) -> torch.device:
+def _torch_device(torch: ModuleType, spec: str) -> torch.device:
     for index in range(torch.cuda.device_count()):
         if spec.endswith(str(torch.cuda.get_device_properties(index).uuid)):
             return torch.device("cuda", index)

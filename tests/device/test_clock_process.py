@@ -13,7 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -592,35 +592,16 @@ def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
     assert set(locked) == {900, 1200}
 
 
-class OtherGpusFirst(HostDriver):
-    """A driver at which other GPUs have their turn first; by then, training wants something else."""
-
-    def __init__(self, meanwhile: Callable[[], None]) -> None:
-        super().__init__("")
-        self._meanwhile = meanwhile
-
-    @contextmanager
-    def access(self) -> Iterator[None]:
-        self._meanwhile()
-        yield
-
-
 @pytest.mark.parametrize(("newest_mhz", "calls"), [(1200, [1200]), (0, [])])
 def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_is_in_force(
-    sim_dir: Path, newest_mhz: int, calls: list[int]
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, newest_mhz: int, calls: list[int]
 ) -> None:
-    wanted = [900]
-    made: list[int] = []
-    driver = OtherGpusFirst(lambda: wanted.append(newest_mhz))
+    wanted, made, driver = [900], list[int](), HostDriver("")
+    monkeypatch.setattr(driver, "access", lambda: nullcontext(wanted.append(newest_mhz)))  # others have their turn
+    words = SharedPage.create().words
     with closing(open_gpu("simulated:a")) as gpu:
-        setter = ClockSetter(
-            gpu,
-            SharedPage.create().words,
-            GpuUndo(gpu).clock,
-            lambda time_ns, mhz, waited_ns: made.append(mhz),
-            why_clocks_stay="",
-            driver=driver,
-        )
+        note = lambda time_ns, mhz, waited_ns: made.append(mhz)  # noqa: E731
+        setter = ClockSetter(gpu, words, GpuUndo(gpu).clock, note, why_clocks_stay="", driver=driver)
         setter.apply(lambda: wanted[-1])
         assert setter.clock_mhz == newest_mhz
     assert made == calls
@@ -645,24 +626,16 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 # ---- stopped jobs
 
 
-def test_a_clock_process_resets_its_clock_before_it_stops_at_sigtstp_and_sets_it_again_at_sigcont(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
+def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_and_sets_it_again(
+    start: Start, sim_dir: Path, wait_for: WaitFor, stop: signal.Signals
 ) -> None:
     pid = locked_at_900(start(), sim_dir, wait_for)
-    os.kill(pid, signal.SIGTSTP)
+    os.kill(pid, stop)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
+    if stop == signal.SIGSTOP:
+        open_gpu("simulated:a").reset_clocks()  # others may have reset it meanwhile
     assert actions(sim_dir)[-1] == ("reset", 0)
-    os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
-
-
-def test_a_clock_process_that_was_stopped_without_a_word_sets_its_clock_again_since_others_may_have_reset_it(
-    start: Start, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    pid = locked_at_900(start(), sim_dir, wait_for)
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: state_of(pid) == "T", what="the stop")
-    open_gpu("simulated:a").reset_clocks()
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
 

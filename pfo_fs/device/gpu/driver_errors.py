@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pfo_fs.errors import DeviceError, DevicePermissionError, GpuLost, NotOffered
@@ -38,7 +39,7 @@ _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
 }
 
 
-def pynvml() -> Any:
+def pynvml() -> ModuleType:
     """Returns the module.
 
     Raises:
@@ -50,7 +51,7 @@ def pynvml() -> Any:
         raise NotOffered("the package nvidia-ml-py is not installed") from None
 
 
-def call(what: str, name: str, *args: Any) -> Any:
+def call(what: str, name: str, *args: object) -> Any:
     """Calls NVML.
 
     Raises:

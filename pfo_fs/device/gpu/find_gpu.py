@@ -12,14 +12,15 @@ import os
 import re
 import secrets
 import sys
-from typing import Any, NamedTuple
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
 
 from pfo_fs.device.gpu.driver_errors import call, mig_divides, pynvml, text_of
 from pfo_fs.errors import DeviceError
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ORDINAL, _BY_UUID = re.compile(r"\+?[0-9]+|-0+(?![0-9])"), re.compile(r"(?s)GPU-.*")
-_simulated: tuple[int, str] = (-1, "")  # process id, name
 
 
 def find_gpu_spec(device: int | None = None) -> str:
@@ -42,7 +43,7 @@ def find_gpu_spec(device: int | None = None) -> str:
     asked = os.environ.get("PFO_FS_GPU", "")
     kind, _, name = asked.partition(":")
     if asked == "simulated":
-        return f"simulated:{_simulated_name()}"
+        return f"simulated:{_simulated_name(os.getpid())}"
     if asked == "none" or (kind == "simulated" and _NAME.fullmatch(name)) or (kind == "nvml" and name):
         return asked
     if asked:
@@ -55,14 +56,12 @@ def find_gpu_spec(device: int | None = None) -> str:
     return "none"
 
 
-def _simulated_name() -> str:
-    global _simulated
-    if _simulated[0] != os.getpid():  # a forked child needs a name of its own
-        _simulated = (os.getpid(), f"gpu-{os.getpid()}-{secrets.token_hex(4)}")
-    return _simulated[1]
+@cache
+def _simulated_name(pid: int) -> str:
+    return f"gpu-{pid}-{secrets.token_hex(4)}"
 
 
-def _spec_from_torch(torch: Any, device: int | None) -> str:
+def _spec_from_torch(torch: ModuleType, device: int | None) -> str:
     if getattr(torch.version, "hip", None) is not None or not torch.cuda.is_available():
         return "none"
     index = torch.cuda.current_device() if device is None else device

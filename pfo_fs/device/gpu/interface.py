@@ -72,11 +72,15 @@ class GpuSettings(NamedTuple):
 
 
 class ClockSeen(NamedTuple):
-    """The graphics clock that a GPU shows, 0 if it shows none; and what holds it below the one that was set, or ''."""
+    """The graphics clock that a GPU shows, 0 if it shows none; and what holds it below the one that was set, or ''.
+
+    `is_limited`: the board's own limits, which are in order, keep it from going higher.
+    """
 
     mhz: int = 0
     held_back: str = ""
     is_idle: bool = False
+    is_limited: bool = False
 
 
 class Settable(Protocol):

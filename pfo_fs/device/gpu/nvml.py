@@ -113,6 +113,8 @@ _THROTTLING = (
     (0x80, "power brake"),
 )
 _IDLE = 0x01
+_LIMITED = 0x10 | 0x200 | 0x400
+"""Sync boost, the board's limit, and reliability."""
 _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
 _CLOCK_STEP_MHZ = 15
@@ -258,7 +260,8 @@ class NvmlGpu:
 
     def clock_seen(self) -> ClockSeen:
         mhz, reasons = self._clock_mhz(), self._reasons()
-        return ClockSeen(mhz, ", ".join(text for bit, text in _THROTTLING if reasons & bit), bool(reasons & _IDLE))
+        held_back = ", ".join(text for bit, text in _THROTTLING if reasons & bit)
+        return ClockSeen(mhz, held_back, bool(reasons & _IDLE), bool(reasons & _LIMITED))
 
     def other_setters(self) -> list[str]:
         shown = (

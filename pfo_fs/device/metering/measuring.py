@@ -35,8 +35,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
 """After an error, nothing is measured for such a pause."""
 _NO_ENERGY_NS = 10_000_000_000
 """Without energy for ten seconds, results have times only."""
-_MOST_SAID = 5
-"""The first five different errors are printed."""
 
 
 class Measuring:
@@ -73,7 +71,7 @@ class Measuring:
         self._marks = MarkReader(words)
         self._pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._energy_pauses = Pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._said: set[str] = set()
+        self._said: set[type[Exception]] = set()  # kinds of errors that were printed
         self._breaks = gpu.energy_breaks
         self._why_no_energy = ""
         self._no_energy_ns = time.monotonic_ns()  # of the last reading
@@ -99,8 +97,8 @@ class Measuring:
         except Exception as error:  # noqa: BLE001  the clock process must go on to set clocks
             self._pauses.failed(now_ns, error)
             self._meter.lost()
-            if repr(error) not in self._said and len(self._said) < _MOST_SAID:
-                self._said.add(repr(error))
+            if type(error) not in self._said:
+                self._said.add(type(error))
                 with suppress(OSError, ValueError):
                     sys.stderr.write(
                         f"pfo-fs: measuring has failed ({self._pauses.text}); clocks are still set: {error!r}\n"

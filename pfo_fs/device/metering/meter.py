@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.metering.energy_curve import EnergyCurve, WindowTicks
@@ -32,7 +32,7 @@ class EndedStep(NamedTuple):
         number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
         until: The step before which the result under this number ends; 0: after as many steps as are asked for.
         usable: Whether the step ran as scheduled and its instructions were marked.
-        instructions: (place in the name table, begin in ns, end in ns), ordered by end.
+        instructions: (place in the name table, begin, end), ordered by end.
     """
 
     step: int
@@ -77,14 +77,18 @@ class Measured(NamedTuple):
     def report(self, rank: int, switching: SwitchingReport | None = None) -> MeasurementReport:
         """Returns the message, in Zeus's shape: `time_breakdown["forward"][i]` lists the forwards of iteration i."""
         names = sorted({name for step in self.steps for name in step.times})
-        result: dict[str, Any] = {
+        result: dict[str, object] = {
             "rank": rank,
             "iter_time": [_short(step.time_s) for step in self.steps],
             "iter_energy": [_short(step.energy_j) for step in self.steps],
             "iter_span": [_short(step.span_s) for step in self.steps],
             "iter_step": [step.step for step in self.steps],
-            "time_breakdown": {name: [_shorts(step.times.get(name, [])) for step in self.steps] for name in names},
-            "energy_breakdown": {name: [_shorts(step.energies.get(name, [])) for step in self.steps] for name in names},
+            "time_breakdown": {
+                name: [[*map(_short, step.times.get(name, []))] for step in self.steps] for name in names
+            },
+            "energy_breakdown": {
+                name: [[*map(_short, step.energies.get(name, []))] for step in self.steps] for name in names
+            },
             "clock_breakdown": {name: [step.clocks.get(name, []) for step in self.steps] for name in names},
             "powers": [power._asdict() for power in self.powers],
         }
@@ -94,11 +98,7 @@ class Measured(NamedTuple):
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.7g}")
-
-
-def _shorts(values: list[float]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]
+    return float(f"{value:.6g}")
 
 
 class MarkedSteps:

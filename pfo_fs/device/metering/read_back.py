@@ -81,7 +81,9 @@ class ReadBack:
         is_below = seen.mhz < _BELOW_SHARE * lowest_mhz
         if not lowest_mhz or not seen.mhz:
             return None
-        if is_below and (seen.held_back or seen.is_idle or lowest_mhz > self._reached_mhz):
+        is_explained = seen.held_back or seen.is_idle or seen.is_limited or lowest_mhz > self._reached_mhz
+        if is_below and is_explained:
+            self._contradictions = 0  # the driver does not name its reason at every moment
             return None
         if not is_below and seen.mhz <= max(clocks_mhz) + _ABOVE_MHZ:
             self._contradictions = self._rounds = 0

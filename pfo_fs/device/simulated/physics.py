@@ -64,11 +64,10 @@ class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
 
     Attributes:
-        clocks_mhz: Clocks that can be locked, highest first.
-        power_limits_w: The lowest and the highest power limit; the highest is the default.
-        blocking_power_w: Its power while it waits for other stages, in W (the Perseus paper, section 6.1).
-        instructions: Coefficients of `forward` and `backward`.
-        last_stage: The same for the last stage, which holds the language-model head and takes longer.
+        clocks_mhz: Highest first.
+        power_limits_w: The lowest and the highest; the highest is the default.
+        blocking_power_w: Its power while it waits for other stages (the Perseus paper, section 6.1).
+        last_stage: As `instructions`, for the last stage, which holds the language-model head and takes longer.
     """
 
     name: str
@@ -123,11 +122,7 @@ MODELS: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
 
 
 def gpu_model(name: str) -> GpuModel:
-    """Returns the model of a kind of GPU.
-
-    Raises:
-        ConfigError: The name is not that of a model.
-    """
+    """Returns the model of a kind of GPU; raises `ConfigError` if there is none of this name."""
     model = MODELS.get(name.upper())
     if model is None:
         raise ConfigError(f"{name!r} is not a GPU model of pfo-fs; choose {', '.join(MODELS)}")
@@ -203,11 +198,7 @@ PRESETS: Mapping[str, NodePhysics] = {
 
 
 def node_physics(name: str) -> NodePhysics:
-    """Returns a preset.
-
-    Raises:
-        ConfigError: There is no preset of this name.
-    """
+    """Returns a preset; raises `ConfigError` if there is none of this name."""
     node = PRESETS.get(name)
     if node is None:
         raise ConfigError(f"{name!r} is not a kind of node that pfo-fs simulates; choose {', '.join(PRESETS)}")

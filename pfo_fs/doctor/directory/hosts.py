@@ -54,7 +54,6 @@ class Report(BaseModel):
 
     Attributes:
         members: The ids of all hosts, once it has found as many as it expects.
-        seen: What it has seen of each other host.
         delays_s: For each kind of change, the longest time until another host has seen one.
     """
 

@@ -30,7 +30,7 @@ _START_S = 30.0
 """A process that has not begun after this time in s: Python itself may lie on a slow file system."""
 _END_S = 3.0
 
-Tell = Callable[[str, Any], None]
+Tell = Callable[[str, object], None]
 
 Checks = tuple[tuple[str, Callable[[Path], Check | list[Check]]], ...]
 
@@ -128,7 +128,7 @@ def main(given: dict[str, Any]) -> int:
     on_sigterm(_end)
     with open(given["to_fd"], "w", encoding="utf-8") as to:
 
-        def tell(kind: str, value: Any) -> None:
+        def tell(kind: str, value: object) -> None:
             to.write(json.dumps({kind: value}) + "\n")
             to.flush()
 

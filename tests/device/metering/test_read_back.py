@@ -30,6 +30,7 @@ MS = 1_000_000
         (1980, 1500, 1200, 0x40, False),  # heat
         (1530, 1200, 135, 0x1, False),  # V100: idle
         (3090, 3090, 2700, 0x0, False),  # RTX: a clock on offer that it never reaches
+        (3090, 2200, 1900, 0x400, False),  # RTX: its voltage
         (1980, 1200, 1215, 0x0, False),  # GH200: boost
         (2032, 1200, 1140, 0x0, False),
         (1980, 0, 1980, 0x0, False),  # the default clock
@@ -50,9 +51,9 @@ def test_it_is_noticed_within_20_steps(fake: FakeNvml, step_s: float) -> None:
     read_back = ReadBack(NvmlGpu(UUIDS[0]), 1410)
     read_back.clock_set(0, 900)
     fake.clock_mhz, fake.reasons = 900, 0
-    assert not any(read_back.look(now_ms * MS, step_s) for now_ms in range(0, 10_000, 50))
+    assert not any(read_back.look(now_ms * MS, step_s) for now_ms in range(0, 10_050, 50))  # just after a reading
     fake.clock_mhz = 1410
-    assert any(read_back.look(now_ms * MS, step_s) for now_ms in range(10_000, 10_000 + round(20_000 * step_s), 50))
+    assert any(read_back.look(now_ms * MS, step_s) for now_ms in range(10_050, 10_050 + round(20_000 * step_s), 50))
 
 
 def test_a_clock_that_acts_late_contradicts_nothing(fake: FakeNvml) -> None:
@@ -63,6 +64,15 @@ def test_a_clock_that_acts_late_contradicts_nothing(fake: FakeNvml) -> None:
             read_back.clock_set(now_ms * MS, 600 + now_ms % 900)
             fake.clock_mhz = 1050 - now_ms % 900  # the one before
         assert read_back.look(now_ms * MS, 0.1) is None
+
+
+def test_a_limit_that_the_driver_names_in_every_third_reading_only_contradicts_nothing(fake: FakeNvml) -> None:
+    read_back = ReadBack(NvmlGpu(UUIDS[0]), 1980)
+    read_back.clock_set(0, 1500)
+    fake.clock_mhz = 1200
+    for now_ms in range(600, 60_000, 100):
+        fake.reasons = 0x4 * (now_ms % 300 == 0)
+        assert read_back.look(now_ms * MS, 1.0) is None
 
 
 def test_what_others_may_decide_is_named_in_the_status_and_by_doctor(fake: FakeNvml, tmp_path: Path) -> None:
