@@ -19,8 +19,12 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.doctor.checks import check_clocks, check_node, judge_leftover
 
 
+NAME = f"left-{os.getpid()}"
+"""Of the GPU: jobs on this host that hold a simulated GPU are known by its name alone."""
+
+
 def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
-    environment = {**os.environ, "PFO_FS_GPU": "simulated:left", "PFO_FS_SIM_DIR": str(sim_dir)}
+    environment = {**os.environ, "PFO_FS_GPU": f"simulated:{NAME}", "PFO_FS_SIM_DIR": str(sim_dir)}
     command = [sys.executable, "-m", "pfo_fs", "doctor", "--json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     lines = {line["name"]: line for line in json.loads(done.stdout)["checks"]}
@@ -39,7 +43,7 @@ def leave(mhz: int, limit_w: float) -> None:
     """Does what a job does that is killed together with its clock process."""
     code = (
         "from pfo_fs.device.clocks.undo_note import limit_note; from pfo_fs.device.simulated.gpu import SimulatedGpu\n"
-        f"gpu = SimulatedGpu('left'); limit_note(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
+        f"gpu = SimulatedGpu('{NAME}'); limit_note(gpu.uuid).write(gpu.power_limit_w(), {limit_w})\n"
         f"gpu.lock_clock_mhz({mhz}); gpu.set_power_limit_w({limit_w})"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -51,21 +55,21 @@ def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: 
     status, line = doctor(sim_dir)
     assert (status, line["ok"]) == (1, False)
     assert "clock locked at 1200 MHz, power limit 250 W instead of" in str(line["found"])
-    assert settings_of("simulated:left").locked_mhz == 1200
+    assert settings_of(f"simulated:{NAME}").locked_mhz == 1200
     status, line = doctor(sim_dir, "--fix")
     assert (status, line["ok"]) == (0, True)
-    assert not settings_of("simulated:left").differs
+    assert not settings_of(f"simulated:{NAME}").differs
 
 
 def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
-    clocks = ClockProcess("simulated:left")
+    clocks = ClockProcess(f"simulated:{NAME}")
     try:
         assert clocks.message == ""
         leave(1200, 250)
         status, line = doctor(sim_dir, "--fix")
         assert (status, line["ok"]) == (0, None)
         assert "running job holds" in str(line["meaning"])
-        assert settings_of("simulated:left").locked_mhz == 1200
+        assert settings_of(f"simulated:{NAME}").locked_mhz == 1200
     finally:
         clocks.close()
 
