@@ -18,7 +18,6 @@ from pfo_fs.device.gpu.interface import GpuSettings
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.doctor.checks import check_clocks, check_node, judge_leftover
 
-
 NAME = f"left-{os.getpid()}"
 """Of the GPU: jobs on this host that hold a simulated GPU are known by its name alone."""
 
