@@ -62,8 +62,8 @@ def written(*steps: tuple[int, int, float], throttled: str = "") -> IterationTim
 
 
 def test_iterations_that_take_the_same_are_written_seldom() -> None:
-    log = written((0, 0, 1.0))
-    log.add([(1, 0, 1.002)], "")
+    log = written((0, 0, 10.0))
+    log.add([(1, 0, 10.05)], "")
     assert [log.take(at_s) for at_s in (105.0, 116.0)] == [False, True]
 
 

@@ -147,8 +147,9 @@ class Job:
     def follows(self, number: int) -> int:
         """Waits until all ranks run under a schedule; returns the step at which all of them have begun it."""
         wait_for(lambda: len(self.first_steps_of(number)) == self.ranks, f"schedule {number} on all ranks")
-        (step,) = set(self.first_steps_of(number).values())
-        return step
+        first = self.first_steps_of(number)
+        assert len(set(first.values())) == 1, f"ranks begin schedule {number} at steps {first}"
+        return first[0]
 
     def switches(self, text: str = "all: 1200\n") -> int:
         """A person writes a schedule, the second one of the job: returns the step at which all ranks have begun it."""
