@@ -44,6 +44,20 @@ def test_the_unit_is_closed_by_systemds_own_score(unit: Path) -> None:
     assert float(score[1]) <= MOST_EXPOSURE
 
 
+REACHES_BEYOND = (
+    r"RemoveIPC|DynamicUser|(Runtime|State|Cache|Logs|Configuration)Directory\w*|Exec(Condition|StartPre|StartPost|Stop)|"
+    r"(On)?(Failure|Success)(Action)?|Conflicts|Upholds|BindsTo|PartOf|Requires|Delegate|KillMode|MountFlags|PrivateMounts"
+)
+"""Settings of systemd that remove shared memory or folders of others, or that start, end or show something else."""
+
+
+def test_no_line_of_the_unit_or_of_the_documented_change_to_it_reaches_beyond_the_daemon() -> None:
+    change = (ROOT / "docs" / "operating.md").read_text().partition("```ini\n")[2].partition("```")[0]
+    names = re.findall(r"^(\w+)=", UNIT.read_text() + change, re.MULTILINE)
+    assert {"User", "ExecStart", "RequiresMountsFor"} <= set(names)
+    assert not [name for name in names if re.fullmatch(REACHES_BEYOND, name)]
+
+
 def test_the_spack_recipe_names_the_packages_dependencies() -> None:
     project = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]")[0]
     needed = {f"py-{name}@{least}:" for name, least in re.findall(r'"([a-z0-9-]+)>=([\d.]+)"', project)}
