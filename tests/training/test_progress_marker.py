@@ -296,18 +296,44 @@ def test_a_begin_of_a_replay_that_was_not_seen_is_known_by_the_fall_of_the_numbe
 
 
 @pytest.mark.parametrize("replays", [2, 3])
+@pytest.mark.parametrize("is_ahead", [False, True])
 def test_more_replays_than_steps_are_default_clocks_and_one_line(
-    tracker: InstructionTracker, device: Device, queue: Queue, told: list[str], replays: int
+    tracker: InstructionTracker,
+    clocks: FakeClocks,
+    device: Device,
+    queue: Queue,
+    told: list[str],
+    replays: int,
+    is_ahead: bool,
 ) -> None:
     capture_step(tracker, queue, F, B)
+    device.catch_up()
     tracker.set_schedule([(F, 900), (B, 1200)])
     for _ in range(3):
         replay_step(tracker, queue, replays=replays)
-        while queue:
+        while queue and not is_ahead:
             device.reach()
+    for _ in range(1 + 4 * replays + 1 if is_ahead else 0):
+        device.reach()
+    assert clocks.words[shared_page.REPLAYS_DIFFER], "seen by the end of the first step"
     replay_step(tracker, queue, replays=replays)
     assert {device.reach() for _ in range(len(queue))} == {0}
     assert {"not replayed once in each step" in text for text in told[1:]} == {True}
+
+
+def test_a_step_that_calls_its_instructions_is_no_replay_and_one_with_one_clock_is_not_captured(
+    tracker: InstructionTracker, queue: Queue, clocks: FakeClocks
+) -> None:
+    capture_step(tracker, queue, F, B)
+    clocks.kinds()
+    run(tracker, F, B)
+    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 == 0, "it is measured"
+    tracker.step_begin(0, 0, 900)
+    with queue.capture():
+        tracker.begin(F)
+        tracker.end(F)
+    tracker.step_end()
+    assert queue.graph == []
 
 
 def test_a_step_that_begins_within_the_capture_is_told_and_its_replays_have_default_clocks(
