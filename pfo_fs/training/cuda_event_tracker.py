@@ -87,12 +87,12 @@ class CudaEventTracker(InstructionTracker):
         self._flush()
         self._step = []
         self._keeping = True  # `_mark` keeps marks while this is set
-        one_clock = super().step_begin(step, number, clock_mhz, until=until, turn=turn)
-        self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
         is_old = self._epoch is None or monotonic_ns() - self._epoch.began_ns > _EPOCH_NS
         if is_old and self._events_work and not self._is_capturing():
             self._epoch = self._new_epoch()
         self._record(_STEP)
+        one_clock = super().step_begin(step, number, clock_mhz, until=until, turn=turn)
+        self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
         return one_clock
 
     def begin(self, name: str, *, stage: int | None = None) -> None:
@@ -146,24 +146,20 @@ class CudaEventTracker(InstructionTracker):
     def _record(self, code: int) -> None:
         """Notes a mark with the time of an event; without events, with the training thread's time."""
         is_capturing = self._is_capturing()
-        if is_capturing and code == _STEP:
-            return
         if code != _STEP and (is_capturing or len(self._step) >= _MOST_MARKS):
             self._recording = False  # the step counts as one without marks
             self._pool += [held.event for held in self._step if held.event is not None and held.code != _STEP]
             self._step = [held for held in self._step if held.event is None or held.code == _STEP]
             return
-        now_ns = monotonic_ns()
-        if self._events_work:
+        now_ns, event = monotonic_ns(), None
+        if self._events_work and not is_capturing:
             try:
                 event = self._pool.pop() if self._pool else self._make_event()
                 event.record()
-                self._step.append(_Held(now_ns, code, event))
-                return
             except Exception as error:  # noqa: BLE001
+                event = None
                 self._do_without(error)
-        if code != _STEP:
-            self._step.append(_Held(now_ns, code))
+        self._step.append(_Held(now_ns, code, event))
 
     def _do_without(self, error: Exception) -> None:
         if not self._events_work:
@@ -214,7 +210,10 @@ class CudaEventTracker(InstructionTracker):
         ]
         if leads_ns and self._events_work:
             self._words[LEAD_US] = max(0, round(median(leads_ns) / 1000))
-        steps_ns = [at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP]
+        step_began_ns, step_ended_ns = (
+            at_ns for held, at_ns in zip(marks, times_ns, strict=True) if held.code == _STEP
+        )
+        took_ns = step_ended_ns - step_began_ns
         begin_ns = step = 0
         for held, at_ns in zip(marks, times_ns, strict=True):
             kind = held.code & 0xFF
@@ -224,11 +223,9 @@ class CudaEventTracker(InstructionTracker):
                 continue
             if kind == STEP_BEGIN:
                 begin_ns, step = at_ns, held.code >> 8
-            elif kind == LAST_END and len(steps_ns) == 2:
-                at_ns = begin_ns + steps_ns[1] - steps_ns[0]
+            elif kind == LAST_END and self._events_work:
+                at_ns = begin_ns + took_ns
             elif kind == STEP_END:
-                took_ns = steps_ns[1] - steps_ns[0] if len(steps_ns) == 2 else at_ns - begin_ns
-                began_ns = steps_ns[0] if len(steps_ns) == 2 else begin_ns
-                self.step_times.append((step, took_ns / 1e9, began_ns / 1e9))
+                self.step_times.append((step, took_ns / 1e9, step_began_ns / 1e9))
                 at_ns = max(at_ns, begin_ns + took_ns)  # training may go on to the next step before the device ends
             super()._mark(held.code, at_ns)
