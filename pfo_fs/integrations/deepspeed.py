@@ -43,7 +43,6 @@ class DeepSpeedPipeline:
             raise ConfigError(f"this engine has no instruction {missing[0]}; pfo-fs was written for {_ENGINE}")
 
     def parallel_dims(self) -> dict[str, int]:
-        """This rank's place, as arguments of `PFOFileOptimizer`."""
         grid = self._engine.grid
         # `get_model_parallel_rank` of the grid counts pipeline ranks too; this is the one of tensor parallelism.
         return {
@@ -56,7 +55,6 @@ class DeepSpeedPipeline:
         }
 
     def orders(self) -> list[list[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline."""
         return [self._order(stage_id) for stage_id in range(self._engine.num_stages)]
 
     def _order(self, stage_id: int) -> list[Instruction]:

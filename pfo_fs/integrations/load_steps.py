@@ -60,12 +60,10 @@ class LoadSteps:
             return None
 
     def on_step_begin(self) -> None:
-        """Begins a step with the loads that were given."""
         given, self.given = self.given, (None,)
         self._clocks.step(given[0], given[1:])
 
     def on_step_end(self) -> None:
-        """Ends this rank's own work."""
         self._clocks.work_ended()
 
     def on_instruction_begin(self, name: str, *, stage: int | None = None) -> None:

@@ -68,7 +68,6 @@ class MegatronPipeline:
         self.num_microbatches = number
 
     def parallel_dims(self) -> dict[str, int]:
-        """This rank's place, as arguments of `PFOFileOptimizer`."""
         from megatron.core import parallel_state
 
         return {
@@ -108,7 +107,6 @@ class MegatronPipeline:
         return [order(rank) for rank in range(ranks)]
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Puts timers into the configuration; returns what removes them."""
         return _arm(self.config, marks)
 
 

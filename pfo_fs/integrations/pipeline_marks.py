@@ -77,7 +77,6 @@ class PipelineMarks:
         self._opt.on_step_begin()
 
     def end_step(self) -> None:
-        """Ends the step if one is open."""
         self._order_is_over = False
         self._end_step()
 
@@ -129,8 +128,6 @@ class PipelineMarks:
         self.end_step()
 
     def around(self, run: Callable[Given, Result], name: str, stage: int | None = None) -> Callable[Given, Result]:
-        """Returns `run`, bracketed as an instruction."""
-
         def run_instruction(*arguments: Given.args, **options: Given.kwargs) -> Result:
             began = self.begin(name, stage)
             try:
@@ -169,7 +166,6 @@ class ObjectWraps:
                 )
 
     def replace(self, thing: object, name: str, value: object) -> None:
-        """Sets an attribute of `thing`."""
         self._replaced.append((thing, name, value, vars(thing).get(name, _ABSENT)))
         self._in_place[id(value)] = value
         setattr(thing, name, value)

@@ -119,7 +119,6 @@ class TorchPipeline:
             return []
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Wraps methods of the schedule and of its stages; returns what takes the wraps off."""
         schedule, wraps, brackets = self._schedule, ObjectWraps(), _Brackets(marks)
         run_step = schedule.step
 

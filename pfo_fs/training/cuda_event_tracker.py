@@ -96,14 +96,12 @@ class CudaEventTracker(InstructionTracker):
         return one_clock
 
     def begin(self, name: str, *, stage: int | None = None) -> None:
-        """Begins an instruction."""
         super().begin(name, stage=stage)
         if self._recording:
             name = name if isinstance(name, str) else str(name)
             self._record(self._begin_codes.get(name) or self._codes(name))
 
     def end(self, name: str) -> None:
-        """Ends an instruction."""
         super().end(name)
         if self._recording:
             code = self._end_codes.get(name if isinstance(name, str) else str(name))
@@ -111,7 +109,6 @@ class CudaEventTracker(InstructionTracker):
                 self._record(code)
 
     def step_end(self) -> None:
-        """Ends a step."""
         if not self._in_step:
             return
         self._record(_STEP)

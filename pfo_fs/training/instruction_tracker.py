@@ -248,7 +248,6 @@ class InstructionTracker:
                 raise
 
     def end(self, name: str) -> None:
-        """Ends an instruction."""
         try:
             self._last_end_ns = now_ns = monotonic_ns()
             if self._marker is not None and self._position:
@@ -372,7 +371,6 @@ class InstructionTracker:
             self._mark_check = None
 
     def _step_codes(self) -> Iterable[int]:
-        """The codes of the marks of this step."""
         return [self._words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]
 
     def _name_of(self, place: int) -> str:

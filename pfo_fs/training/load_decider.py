@@ -49,8 +49,6 @@ Orders: TypeAlias = Sequence[Sequence[tuple[int, str, int]]]
 
 
 class _Rank:
-    """One connection."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.rank = -1
@@ -68,8 +66,6 @@ class _Rank:
 
 
 class Decider:
-    """Serves the ranks."""
-
     def __init__(
         self,
         listening: socket.socket,
@@ -280,7 +276,6 @@ def _listening() -> socket.socket:
 
 
 def main(given: dict[str, Any]) -> int:
-    """Runs the process."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # training needs the other cores; NumPy is not imported yet
     from pfo_fs.loads.coordinator import LoadCoordinator

@@ -108,7 +108,6 @@ class ScheduleSwitcher:
         return follows(self._turns, step, self.half if half is None else half)
 
     def turn(self, step: int) -> Turn:
-        """Returns what this rank does in a step."""
         own, others = self.has_turn(step), self.has_turn(step, 1 - self.half)
         return Turn(own, own != others)
 
@@ -253,7 +252,6 @@ class ScheduleFeed:
         self._look_for_gaps(step)
 
     def _take(self, message: ToTraining, step: int) -> None:
-        """Uses a schedule, or that all are withdrawn."""
         if isinstance(message, SchedulesWithdrawn):
             self._received.clear()
             self.switcher.withdraw()
@@ -314,7 +312,6 @@ class BroadcastFeed(ScheduleFeed):
             self.switcher.suspend(_BROADCAST_LOST, text)
 
     def close(self) -> None:
-        """Drops the broadcaster's group."""
         if self.broadcaster is not None:
             self.broadcaster.close()
 

@@ -136,7 +136,6 @@ class StepLoads:
             self._tell(state)
 
     def close(self) -> None:
-        """Ends the processes."""
         self._file.close()
         if self._decider is not None:
             self._decider.close()
