@@ -94,6 +94,8 @@ class Reconciler:
         published = wanted is not None and self._publish_if_new(wanted, now)
         if wanted is not None and not published and layout.CHECK in names and self._rests(wanted):
             published = self._check(wanted, now)
+        if published:  # else the next poll would make them, if there is one
+            self._write_rank_files()
         self._report_on_yaml()
         return published
 

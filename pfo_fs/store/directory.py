@@ -72,8 +72,7 @@ class Leaders:
 
     def claim(self, body: b.LeaderBody) -> bool:
         """Becomes the leader of `body.generation`; False if another daemon has."""
-        claimed = self.records.write(body)
-        if claimed:
+        if claimed := self.records.write(body):
             self._valid.add(body.generation)
         return claimed
 

@@ -21,7 +21,7 @@ from clock import Clock
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from jobs import make_job, rank_infos, register, write_step
+from jobs import index_of, make_job, rank_infos, register, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.leader import Leader
@@ -276,11 +276,6 @@ class Cluster(RuleBasedStateMachine):
         assert not self.written or generation >= self.written[-1][1], "an older leader does not publish after a newer"
         self.written.append((number, generation))
 
-    def made_schedules(self) -> dict[int, bodies.Source]:
-        publication = Publication(self.folder, 0, PollPace(1.0, remote=False, adapts=False, now=0.0))
-        publication.restore(policy_name(self.settings.scheduler, {}))
-        return publication.made
-
     @invariant()
     def check_that_each_generation_has_one_leader(self) -> None:
         leads = [daemon.leader.leadership for daemon in self.daemons if daemon is not None]
@@ -288,31 +283,24 @@ class Cluster(RuleBasedStateMachine):
         assert len(generations) == len(set(generations))
 
     @invariant()
-    def check_that_committed_schedules_have_no_gaps_and_one_writer_each(self) -> None:
-        if not self.away:
-            numbers = [
-                number for number in self.folder.schedule_numbers() if self.folder.read(bodies.IndexBody, number=number)
-            ]
-            assert numbers == list(range(len(numbers)))
-            assert numbers == [number for number, _ in self.written]
-
-    @invariant()
-    def check_that_what_follows_a_schedule_was_committed_before_it_and_stays(self) -> None:
-        if not self.away:
-            for number, _ in self.written:
-                index = self.folder.read(bodies.IndexBody, number=number)
-                assert index is not None
-                if index.until and index.after >= 0:
-                    after = self.folder.read(bodies.IndexBody, number=index.after)
-                    assert after is not None
-                    assert index.after <= number
-                    assert after.stays
+    def check_that_committed_schedules_have_no_gaps_one_writer_each_and_followers_that_stay(self) -> None:
+        if self.away:
+            return
+        numbers = self.folder.schedule_numbers()
+        indexes = {n: index for n in numbers if (index := self.folder.read(bodies.IndexBody, number=n))}
+        assert list(indexes) == list(range(len(indexes))) == [number for number, _ in self.written]
+        for number, index in indexes.items():
+            if index.until and index.after >= 0:
+                assert index.after <= number
+                assert indexes[index.after].stays
 
     @invariant()
     def check_that_a_replayed_scheduler_asks_for_what_the_one_before_published(self) -> None:
         if self.away or self.job is None:
             return
-        made = self.made_schedules()
+        publication = Publication(self.folder, 0, PollPace(1.0, remote=False, adapts=False, now=0.0))
+        publication.restore(policy_name(self.settings.scheduler, {}))
+        made = publication.made
         if not made:
             return
         ranks = RankRegistry(self.folder)
@@ -325,8 +313,7 @@ class Cluster(RuleBasedStateMachine):
         number, source = list(made.items())[-1]
         request = scheduler.request()
         assert request.revision == source.revision
-        index = self.folder.read(bodies.IndexBody, number=number)
-        assert index is not None
+        index = index_of(self.folder, number)
         for schedule in request.schedules:
             committed = self.folder.read_schedule(index, INFOS[schedule.rank])
             assert committed is not None
