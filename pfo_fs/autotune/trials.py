@@ -37,11 +37,15 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     shares = window.follows.mean(axis=(1, 2))
     spans_s: Array = window.spans_s.max(axis=1)
     # Where it is unknown whether a clock acted in time, the measured duration stands: how late it acts is learned yet.
+    # It may also stay so: that the plan's clock and the measured duration tell different times is an error.
     planned_logs, _ = beliefs.ratios().at(beliefs.loads.kind_of_node[:, None], window.clocks_mhz)
     as_ran_s = np.where(window.or_mhz > 0, window.times_s / np.exp(planned_logs), full_s)
     modelled_s = _as_modelled(model, window, as_ran_s)
     off = (spans_s - modelled_s) / model.full_s
     later = _slope(off, shares)
+    if (window.or_mhz > 0).any():
+        as_planned = (_as_modelled(model, window, full_s) - modelled_s) / model.full_s
+        later = later._replace(error=math.hypot(later.error, _slope(as_planned, shares).value))
     if not later.is_known:
         later = Figure(float(off.mean()), math.hypot(error_of_mean(off), _MODEL_ERROR))
     saved = Figure()
@@ -81,13 +85,13 @@ def _slope(values: Array, shares: Array) -> Figure:
 def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> Figure:
     """The share of energy that the plan saves.
 
-    Each rank's energy, relative to what the model predicts for its work in the step at max clocks, is compared between
-    its own steps with and without the plan. So the step's work is not in it, nor an error of the model's powers, nor
-    the time by which the plan makes steps `longer` for all ranks, relative: in that time, they wait. The first step
-    after a change does not count: the plan's clocks act late there. Nor does the last step before a change, if all
-    ranks have others: a reading of an energy counter after the change holds a part of both turns. Steps with the plan
-    may have more or less work on average, by chance or by an error of the model, which sees that work at other clocks:
-    the scatter of the work and the model's error say how likely either is.
+    Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
+    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
+    time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The first step after a
+    change does not count: the plan's clocks act late there. Nor does the last step before a change, if each rank has
+    others: a reading of its energy counter that comes after the change has a part of both turns. Where steps with the
+    plan have more or less work on average, that is chance or an error of the model, which sees that work at other
+    clocks: as likely as the scatter of the work and the model's error make it.
     """
     follows = window.follows
     counts: Array = np.zeros(follows.shape, bool)
