@@ -124,6 +124,7 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
                     if current is not None and current.converged and current.number == iteration.number:
                         settled_number = iteration.number
         summary = summarize(play, played)
+        settled_at = _settled_at(play, played, summary.plan_number) if summary.settled else None
         by_planner = best_tried = None
         alarms = None if settled_number is None else _alarms(play, settled_number)
         tried = _tried(play)
@@ -152,7 +153,7 @@ def row_of(case: Case, seed: int, args: argparse.Namespace, known: Known | None)
         "best_tried_saved": best_tried.saved if best_tried else None,
         "ratio": summary.energy_saved / known.saved if known and known.saved >= LEAST_SAVED else None,
         "first": summary.deployed_at,
-        "settled": _settled_at(play, played, summary.plan_number) if summary.settled else None,
+        "settled": settled_at,
         "alarms": alarms,
         "statements": len(late),
         "late_off_median": _median([abs(each.value) for each in late]),
