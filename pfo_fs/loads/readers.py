@@ -1,9 +1,9 @@
 """Loads of micro-batches from what training code has: lengths, boundaries, positions, masks.
 
 Each reader returns (tokens, sum of squared lengths): the work of a transformer is linear in both, the first for its
-matrix products, the second for its attention. With a mask, two more numbers follow: the same of whole rows, padding
-included, since a model that computes padding takes time for it. Arrays may be lists, NumPy arrays or tensors on the
-CPU; those of a GPU are refused, since reading one would wait for it.
+matrix products, the second for its attention. If there is a mask, two more numbers follow: tokens and squared lengths
+of whole rows with padding, because a model that computes padding needs time for it. Arrays may be lists, NumPy arrays
+or tensors on the CPU; those of a GPU are refused, since reading one would wait for it.
 
 What can be understood in one way only is read; all else is a `ConfigError` that names the value and its shape.
 """
@@ -21,9 +21,9 @@ Load = tuple[float, ...]
 Values = Iterable[object]
 """Numbers, or rows of them: lists, arrays or tensors."""
 _NO_WEIGHT = -100.0
-"""Masks that are added to scores hold at most this for dropped tokens: exp of it is 0 in 32 bits."""
+"""Masks that are added to scores hold at most this for dropped tokens: exp of it is 4e-44."""
 _AXES = (3, 4)
-"""Axes of a position in models that see pictures: time, height, width; some put the position in the text first."""
+"""Models with images have positions of three axes (time, height, width), or four (position in the text, then these)."""
 
 
 def tokens(batch: object) -> Load:

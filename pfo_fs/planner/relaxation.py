@@ -1,10 +1,10 @@
-"""Least energy within a deadline as a linear program: durations anywhere on the convex hulls of the options.
+"""Least energy within a deadline as a linear program: a duration is any point on the convex hull of its clocks.
 
 There is a copy of the DAG for each pipeline of each scenario; iterations that are all alike are one scenario. The
-variables are: for each node, how far its duration has moved along each edge of its hull; in each copy, when it ends;
-for each scenario, its length. The program minimises the effective energy, plus, where iterations may end early, the
-energy of waiting over their mean length. Every plan with real clocks is a point of this program, so its optimum is a
-lower bound for all of them.
+variables are: for each node, how far its duration has moved along each edge of its hull; for each node of each copy,
+when it ends; for each scenario, its length. The program minimises the effective energy, plus, where iterations may end
+early, the energy of waiting over their mean length. Every plan with real clocks is a point of this program, so its
+optimum is a lower bound for all of them.
 
 The reported bound does not rely on the solver's precision. It is computed here from the row duals y >= 0 (the prices
 of the constraints) by weak duality: for the least of c'x over A x >= b and 0 <= x <= u, it is
@@ -50,7 +50,7 @@ class Relaxed:
 
 
 class Relaxation:
-    """The linear program of some scenarios; it is solved for one deadline after another, each time from the last basis.
+    """The linear program of some scenarios; each call of `solve` begins from the last one's basis.
 
     Args:
         scenarios: The scenarios. In the program, clock changes cost nothing, so that its bound holds for all plans.
@@ -63,8 +63,8 @@ class Relaxation:
         fastest, slowest = (np.array([ratios[end] for ratios, _ in hulls])[:, None] for end in (0, -1))
         self._fastest = fastest
         self._horizon_s = float(scenarios.paths.ends(durations_s * slowest).ends_s.max())
-        # First come the variables that say how far the mean duration of each (node, group) has moved along each edge of
-        # its hull, in s over all pipelines of the group; then the ends of nodes, and the lengths of iterations.
+        # Order of the variables: how far each (node, group) has moved along each edge of its hull, in s, summed over
+        # the pipelines of the group; then the ends of nodes; then the lengths of iterations.
         edges = np.array([len(ratios) - 1 for ratios, _ in hulls])
         of_group = [hull for hull in hulls for _ in range(scenarios.count)]
         self._moved = np.arange(len(busy_s)).repeat(edges.repeat(scenarios.count))

@@ -1,10 +1,11 @@
 """The search for plans: least mean energy within a mean iteration time, over recent iterations of all pipelines.
 
-A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`; `relaxation` where
-there is one scenario), dynamic programming the runs of one clock near them that cost least, changes included
-(`rank_runs`), and a descent puts them on time and improves them (`scenario_descent`).
+1. A convex program over all scenarios gives durations and the price of time (`scenario_relaxation`; `relaxation` where
+   there is one scenario).
+2. Dynamic programming gives the cheapest runs of one clock near these durations, clock changes included (`rank_runs`).
+3. A descent brings the plan within the time and improves it (`scenario_descent`).
 
-Each limit on the number of clock changes is a price of a change: the higher the price, the fewer there are.
+The search keeps a limit on the number of clock changes by a price of each change: a higher price means fewer changes.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxatio
 __all__ = ["ScenarioPlanner", "Scenarios"]
 
 _FURTHER = 48
-"""Number of scenarios that are added: with them, plans for 16 iterations of real jobs are at most 0.06 points later on
-other iterations than on these, in place of 0.1 to 0.16."""
+"""Number of scenarios that are added. On other iterations, a plan for 16 iterations of real jobs is later by at most
+0.06 percentage points with them, and by 0.1 to 0.16 without."""
 _CELLS = 65_536
-"""No scenarios are added beyond this product of instructions, pipelines and iterations, and the relaxation makes fewer
+"""Above this product of instructions, pipelines and iterations, no scenarios are added, and the relaxation makes fewer
 steps."""
 _STEPS, _LEAST_STEPS = 100, 50
 """Steps of each stage of the relaxation. With 60 in place of 100, that of 16 pipelines of 8 x 96 saves at most 0.05
 points less."""
 _FURTHER_STEPS = 40
-"""Steps of the last stage from an answer that is nearly right."""
+"""Steps of the last stage where the relaxation begins from an earlier answer."""
 _CHANGE_SHARE = 1e-4
-"""A change of every clock may cost this share of the energy, so that there are none without need."""
+"""The lowest price of a change: if every instruction changed the clock, this share of the energy. So a plan has no
+change that saves almost nothing."""
 _PRICE_STEPS = 12
 """Number of prices of a change that are tried where drivers cannot make the changes."""
 _MORE = (0.0, 300.0, 1200.0)
@@ -104,7 +106,7 @@ class ScenarioPlanner:
 
         Args:
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
-            near: A plan that may be good already, with clocks in MHz; a plan near it counts, too.
+            near: A plan that may be good already, with clocks in MHz; the search also tries plans near it.
         """
         size = self._wider.durations_s.size
         steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / size))) if self.answer is None else _FURTHER_STEPS
@@ -146,7 +148,7 @@ class ScenarioPlanner:
         return self._descent.quickened(found.clocks, mean_s)
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
-        """Returns the same with one clock for all instructions of a rank."""
+        """Returns clocks as `at` does, but with one clock for all instructions of a rank."""
         return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
 
     def _one_clock_per_rank(self, mean_s: float) -> Played:
@@ -157,8 +159,8 @@ class ScenarioPlanner:
     def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
         """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
 
-        There are fewer changes, at a higher price, until the drivers can make them. If it is to be thorough, some are
-        at a higher price of time, at which they are just in time, and with fewer changes.
+        The price of a change rises until drivers can make all changes. If it is to be thorough, there are also plans
+        with fewer changes, and plans at a price of time that makes them just in time.
         """
         scenarios = self._wider
         runs = RankRuns(scenarios, self._wider_descent, answer)
@@ -187,7 +189,7 @@ class ScenarioPlanner:
 
 
 def _least_price_j(first_j: float, is_enough: Callable[[float], bool], steps: int) -> float:
-    """Returns the least price found at which there are few enough changes, in J; if there is none, a very high one."""
+    """Returns the least price found that `is_enough` accepts; if there is none, a very high one."""
     too_low_j, enough_j, price_j = 0.0, float("inf"), first_j
     for _ in range(steps):
         if is_enough(price_j):

@@ -1,7 +1,7 @@
 """Access from training to a GPU's power limit or clock, and its energy, through the GPU's clock process.
 
-The training process makes no driver calls. Setting a level does not wait; rare requests wait for their answers, until
-one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
+The training process makes no driver calls. A call that sets a level returns at once; a few others wait for answers,
+with one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class KnobGpu:
 
 
 class EnergyReading(NamedTuple):
-    """A reading of an energy counter, in J; `breaks` counts when it was not known what was consumed."""
+    """A reading of an energy counter, in J; `breaks` counts when the consumed energy could not be known."""
 
     energy_j: float
     breaks: int = 0

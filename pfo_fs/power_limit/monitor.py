@@ -130,7 +130,7 @@ def spec_of(index: int | None) -> str:
 
 
 def gpus_of(monitor: Monitor, knob: Knob) -> list[KnobGpu]:
-    """Returns the GPUs that a monitor measures, to set a knob; opens them if the monitor has not for that knob."""
+    """Returns the GPUs that a monitor measures, to set a knob; opens them if it has them for another knob."""
     if isinstance(monitor, EnergyMonitor):
         if all(gpu.knob == knob for gpu in monitor.gpus):
             return monitor.gpus

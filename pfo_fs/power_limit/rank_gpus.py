@@ -16,7 +16,7 @@ from pfo_fs.power_limit.monitor import EnergyMonitor, Monitor, gpus_of
 log = logging.getLogger("pfo_fs")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-"""A level that could not be set is set again after such a pause."""
+"""A level that could not be set is tried again after a pause, which grows from 1 s to 60 s."""
 _SWITCHED_OFF = "the job was switched off"
 
 
@@ -29,7 +29,7 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank, or why there are none: for good (`problem`), or not (`dropped`)."""
+    """Time and energy of a window on one rank, or why not: `problem` of all windows, `dropped` of this one."""
 
     time_s: float
     energy_j: float
@@ -52,7 +52,7 @@ class RankGpus:
         self.gpus = gpus_of(self.monitor, knob)
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = not (isinstance(monitor, EnergyMonitor) and self.gpus is monitor.gpus)
-        self._level: int | None = None  # the level that was requested last; None: the earlier one
+        self._level: int | None = None  # the level that was requested last; None: that of before
         self._held = (0.0, 0.0)  # time and energy of the window before it was interrupted
         self._window = ""
         self._is_open = False
@@ -81,7 +81,7 @@ class RankGpus:
         self._follow()
 
     def hold(self, off: bool) -> None:
-        """Has the earlier levels restored while the job is switched off, and the wanted one set after that."""
+        """Requests the earlier levels while the job is switched off, and the wanted one after that."""
         if off != self._is_off:
             self._is_off, self._dropped = off, _SWITCHED_OFF
             self._follow()
@@ -146,7 +146,7 @@ class RankGpus:
             self._failed(error)
 
     def interrupt_window(self) -> None:
-        """Leaves out of the open window what runs from here to `resume_window`; a second call does nothing."""
+        """What runs from here to `resume_window` does not count in the open window; a second call does nothing."""
         if self.problem or self._dropped:
             self.cancel_window()
         if not self._is_open:

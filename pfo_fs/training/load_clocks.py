@@ -54,9 +54,9 @@ class LoadClocks(InTraining):
                 clocks.step(loads=[pfo_fs.loads.tokens(batch) for batch in micro_batches])
                 ...  # forward, backward, optimizer.step()
 
-    In the first steps all ranks are at max clocks, while it learns what loads make of the time of a step. Where loads
-    explain too little, they stay there, and the status says so. An error of any kind is one warning, and training goes
-    on at default clocks.
+    In the first steps all ranks are at default clocks, while it learns how the time of a step follows loads. Where
+    loads explain too little, they stay there, and the status says so. An error of any kind is one warning, and training
+    goes on at default clocks.
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
@@ -147,7 +147,7 @@ class LoadClocks(InTraining):
         if self._unmarked == _UNMARKED:
             seen = self._given_loads - self._backwards_left
             self.warn(
-                "the end of a rank's own work is not marked, so all ranks stay at max clocks: give LoadClocks the "
+                "the end of a rank's own work is not marked, so all ranks stay at default clocks: give LoadClocks the "
                 "model=, or call work_ended() before this rank waits for others"
                 if not self._hooks
                 else f"{self._given_loads} loads were given for the last step, but model= has seen {seen} backwards: "

@@ -1,9 +1,9 @@
 """What hosts that run `pfo-fs doctor DIR --peer N` at the same time see of each other in the directory.
 
 Each host does the same: it makes names, and replaces one file of its own, `doctor/<random id>.json`, with what it has
-seen of the other hosts so far. So each host measures, by its own clock, when others have seen a change of its own and
-it has seen that: twice the delay. When the files of all hosts are complete, each host compares them by the same rules,
-so all hosts print the same lines.
+seen of the other hosts so far. So each host notes, by its own clock, when it made a change and when it read that
+another host had seen it: that takes twice the delay. When the files of all hosts are complete, each host compares them
+by the same rules, so all hosts print the same lines.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SEEN_WITHIN_S = 70.0
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _NAMES, _COMPLETE, _COMPARED = 3, 4, 5
-"""The phases of a host: in three of them it makes a name; then its file is complete; then it has compared the files. It
-tells its phase in its file and by a new name."""
+"""The phases of a host: in phases 1 to 3 it makes a name, in phase 4 its file is complete, in phase 5 it has compared
+the files. It tells its phase in its file and by a new name."""
 
 _REPLACED, _NEW = "replaced file", "new name"
 
@@ -92,7 +92,7 @@ class Hosts:
         self.others: dict[str, Report] = {}
         self._files, self._beat, self._silent_s = files, beat, silent_s
         self._first: dict[str, int] = {}  # the counter that each file had at first
-        self._changed_s: dict[str, float] = {}  # when its counter was another one, in s of `time.monotonic`
+        self._changed_s: dict[str, float] = {}  # when its counter last changed, in s of `time.monotonic`
         self._made_s: dict[tuple[str, int], float] = {}  # when each change was made, by its kind and number
         self._known: dict[tuple[str, str], int] = {}  # the last change of each kind that each host has seen
         self._ended: list[str] = []  # hosts whose files do not change
@@ -116,7 +116,7 @@ class Hosts:
             self.replace()
         for member in ids:
             seen = self.mine.seen.setdefault(member, Seen())
-            # A client may remember for long that a name was not there.
+            # A client may cache for a long time that a name is missing.
             if seen.names < _NAMES and os.path.exists(self._path(f"phase-{seen.names + 1}", member)):
                 seen.names += 1
             with suppress(RecordError, StoreError):
@@ -137,7 +137,7 @@ class Hosts:
             self._was_seen(member, _NEW, report.seen[self.me].names)
 
     def _was_seen(self, member: str, kind: str, number: int) -> None:
-        """Notes that a host has seen this change, and so all before it; what it has seen at first tells nothing."""
+        """Notes that a host has seen this change and all before it; those that its first report has are not timed."""
         last = self._known.get((member, kind), 0 if kind == _NEW else number)
         self._known[member, kind] = max(last, number)
         if number > last and (kind, last + 1) in self._made_s:
@@ -156,7 +156,7 @@ class Hosts:
             os.rmdir(folder)  # fails while another host's file is in it
 
     def find(self, hosts: int, within_s: float) -> None:
-        """Finds the other hosts: so many, with this one, within this time.
+        """Waits at most `within_s` until `hosts` hosts are there, this one included.
 
         Raises:
             HostsMissing: They are fewer, or more, when the time has passed.
@@ -179,7 +179,7 @@ class Hosts:
                 raise HostsMissing("too-many" if len(there) > hosts else "missing", text)
 
     def _reach(self, phase: int) -> None:
-        """Says that this host has done something, and waits until all others have done it, too.
+        """Announces that this host has reached a phase, and waits until all others have.
 
         Raises:
             HostsMissing: A host has stopped.
@@ -197,7 +197,7 @@ class Hosts:
             self.look(list(self.others))
 
     def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
-        """Returns whether a host has done something, as its file says, and has seen the names, or has not in time."""
+        """Returns whether a host has reached a phase and has seen the names, or the time for it is over."""
         if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
         names = self._known.get((member, _NEW), 0)
