@@ -48,7 +48,7 @@ trace                                                   2 Missing argument
 target JOB -d ROOT                                      2 exactly one
 target JOB --power 5 --slowdown 1.1 -d ROOT             2 exactly one
 target JOB --slowdown 5 -d ROOT                         2 give 1.05
-target JOB --slowdown 5% -d ROOT                        2 1.05
+target JOB --slowdown 5% -d ROOT                        2 '5%'
 target JOB --slowdown 0.5 -d ROOT                       2 must be at least 1, not 0.5
 target JOB --power nan -d ROOT                          2 --power
 straggler JOB -d ROOT                                   2 either --slowdown or --gone
