@@ -99,12 +99,12 @@ def wait_for_end(variable: str, value: str) -> None:
         time.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], T], what: str = "the condition") -> T:
+def wait_for(condition: Callable[[], T], what: str = "the condition", within_s: float = HANGS_AFTER_S) -> T:
     """Returns the first true value of `condition`, looking often; fails if it hangs."""
-    deadline = time.monotonic() + HANGS_AFTER_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.01)
-    raise AssertionError(f"{what} did not come true within {HANGS_AFTER_S:g} s")
+    raise AssertionError(f"{what} did not come true within {within_s:g} s")

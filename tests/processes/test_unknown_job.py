@@ -87,7 +87,7 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     (job_id,) = wait_for(lambda: shared.job_ids(), "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, "job.json")
-    wait_for(lambda: converged(folder), "a plan that was measured and stays")
+    wait_for(lambda: converged(folder), "a plan that was measured and stays", within_s=3 * HANGS_AFTER_S)
     (tmp_path / "stop").touch()
     assert process.wait(HANGS_AFTER_S) == 0
     model = folder.read(bodies.ModelBody)
