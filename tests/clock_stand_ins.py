@@ -15,22 +15,6 @@ from urllib.parse import parse_qsl, urlsplit
 from fake_nvml import UUIDS
 from running import HANGS_AFTER_S
 
-TESTS = Path(__file__).parent
-
-PYNVML = """
-import os, sys
-from fake_nvml import FakeNvml
-fake = FakeNvml()
-for what in ("SetGpuLockedClocks", "ResetGpuLockedClocks", "SetPowerManagementLimit"):
-    fake.fails[f"nvmlDevice{what}"] = 4
-sys.modules[__name__] = fake
-"""
-
-
-def write_pynvml(folder: Path) -> None:
-    """Writes a module `pynvml` for other processes: it shows GPUs, and permits no change."""
-    (folder / "pynvml.py").write_text(PYNVML)
-
 
 class Zeusd:
     """An HTTP server on a Unix socket that answers as zeusd 0.5 does, and runs requests one by one.

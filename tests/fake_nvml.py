@@ -1,31 +1,87 @@
-"""A `pynvml` without GPUs: three A100s, whose calls are recorded and can be made to fail."""
+"""NVML without GPUs: the real nvidia-ml-py over a library of ours (`mock_nvml.c`), whose calls can be made to fail."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
-from types import ModuleType, SimpleNamespace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
 
 ALWAYS = 10**9
 UUIDS = ["GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU-bbbb3333-0000"]
+SOURCE = Path(__file__).parent / "mock_nvml.c"
+FUNCTIONS = sorted(
+    {re.sub("WithFlags|_v[0-9]+", "", name) for name in re.findall(r"^int (nvml\w+)", SOURCE.read_text(), re.MULTILINE)}
+    - {"nvmlShutdown"}
+)
 
 
-class NVMLError(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(value)
-        self.value = value
+class Gpu(ctypes.Structure):
+    """One GPU of the library."""
 
-    def __str__(self) -> str:
-        return f"code {self.value}"
-
-
-class Mask(ctypes.Structure):
-    _fields_ = [("mask", ctypes.c_uint * 8)]
+    _fields_ = [
+        ("name", ctypes.c_char * 96),
+        *((of, ctypes.c_uint) for of in ("limit_mw", "lock_mhz", "clock_mhz", "power_mw", "reasons", "mig")),
+        *((of, ctypes.c_uint) for of in ("profiles", "smooths", "processes")),
+        ("energy_mj", ctypes.c_uint64),
+    ]
 
 
-class Profiles(ctypes.Structure):
-    _fields_ = [("enforcedProfilesMask", Mask)]
+class Host(ctypes.Structure):
+    """All GPUs of the library."""
+
+    _fields_ = [
+        *((of, ctypes.c_int) for of in ("made", "live", "changed", "kind")),
+        ("changes", (ctypes.c_int * 2) * 1024),
+        ("gpus", Gpu * len(UUIDS)),
+    ]
+
+
+@cache
+def library_folder() -> Path:
+    """Returns the folder of our `libnvidia-ml.so.1`, which it builds."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("the library in place of NVIDIA's has to be built, and this machine has no C compiler")
+    folder = Path(mkdtemp(prefix="mock-nvml-"))
+    atexit.register(shutil.rmtree, folder)
+    path = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", f"-Wl,-soname,{path.name}", "-o", path, SOURCE], check=True)
+    return folder
+
+
+def use_library(monkeypatch: pytest.MonkeyPatch, state: Path, kind: str, *, may_set: bool = True) -> None:
+    """Has processes that start from now on load our library; GPUs of this kind are in the file `state`."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library_folder()))
+    monkeypatch.setenv("MOCK_NVML_MAY_SET", str(int(may_set)))
+    monkeypatch.setenv("MOCK_NVML_STATE", str(state))
+    monkeypatch.setenv("MOCK_NVML_KIND", kind)
+
+
+@cache
+def _package() -> ModuleType:
+    """A copy of nvidia-ml-py's module that uses our library, whatever the process has loaded."""
+    spec = importlib.util.find_spec("pynvml")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with patch.dict(sys.modules, {"pynvml": module}):
+        spec.loader.exec_module(module)
+    module.nvmlLib = ctypes.CDLL(str(library_folder() / "libnvidia-ml.so.1"))  # type: ignore[attr-defined]
+    module.nvmlLib.mock_host.restype = ctypes.POINTER(Host)
+    return module
 
 
 class Fault(NamedTuple):
@@ -38,37 +94,48 @@ class Fault(NamedTuple):
 
 
 class FakeNvml(ModuleType):
-    """The part of pynvml that the package calls.
+    """nvidia-ml-py over three A100s; each field of `Gpu` can be set for all of them, and is read of the first.
 
     Attributes:
         fails: The fault of a function, by its name, or the error code that it always raises.
         calls: How often each function was called.
+        real: nvidia-ml-py, whose functions do not fail.
+        host: The GPUs.
+        open: How often NVML was started, and not ended.
     """
-
-    NVMLError = NVMLError
-    NVML_FI_PWR_SMOOTHING_ENABLED = 251
 
     def __init__(self) -> None:
         super().__init__("pynvml")
         self.fails: dict[str, int | Fault] = {}
         self.calls: Counter[str] = Counter()
-        self.names = ["NVIDIA A100"] * 3
-        self.mig = False
-        self.energy_mj = 5_000
-        self.power_mw = 100_000
-        self.reasons = 0x1  # idle
-        self.locked: list[Any] = []
+        self.real = _package()
+        self.host: Host = self.real.nvmlLib.mock_host(b"A100").contents
         self.open = 0
-        self.limit_mw = 400_000
-        self.processes: list[Any] = []
-        self.clock_mhz = 210
-        self.profiles = self.smooths = 0
-        self.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t = Profiles
+
+    @property
+    def locked(self) -> list[tuple[int, int]]:
+        """The clocks that were set: (GPU, MHz), 0 for a reset."""
+        return [(gpu, mhz) for gpu, mhz in self.host.changes[: self.host.changed] if mhz >= 0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(Gpu, name):
+            super().__setattr__(name, value)
+            return
+        for gpu in self.host.gpus:
+            setattr(gpu, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            raise AttributeError(name)
+        return getattr(self.host.gpus[0] if hasattr(Gpu, name) else self.real, name)
 
     def __getattribute__(self, name: str) -> Any:
-        found = object.__getattribute__(self, name)
         if not name.startswith("nvml"):
-            return found
+            return object.__getattribute__(self, name)
+        try:
+            function = object.__getattribute__(self, name)
+        except AttributeError:
+            function = getattr(self.real, name)
         fault = self.fails.get(name)
         code, first, count = (fault, 1, ALWAYS) if isinstance(fault, int) else fault[1:] if fault else (None, 1, 0)
         if code == 0:
@@ -77,91 +144,9 @@ class FakeNvml(ModuleType):
         def call(*args: Any) -> Any:
             self.calls[name] += 1
             if code is not None and first <= self.calls[name] < first + count:
-                raise NVMLError(code)
-            if not self.open and name != "nvmlInit":
-                raise NVMLError(1)
-            return found(*args)
+                raise self.real.NVMLError(code)
+            result = function(*args)
+            self.open += (name == "nvmlInit") - (name == "nvmlShutdown")
+            return result
 
         return call
-
-    def nvmlInit(self) -> None:
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(UUIDS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        if uuid not in UUIDS:
-            raise NVMLError(6)
-        return UUIDS.index(uuid)
-
-    def nvmlDeviceGetIndex(self, handle: int) -> int:
-        return handle
-
-    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
-        return SimpleNamespace(busId=f"00000000:{handle + 0x3B:02X}:00.0".encode())
-
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return UUIDS[handle].encode()
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return self.names[handle].encode()
-
-    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
-        return (int(self.mig), 0)
-
-    def nvmlDeviceGetSupportedMemoryClocks(self, handle: int) -> list[int]:
-        return [405, 1593]
-
-    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: int, memory_mhz: int) -> list[int]:
-        return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
-
-    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self.locked.append((handle, low, high))
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
-        self.locked.append((handle, "reset"))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        return self.energy_mj
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        return self.reasons
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return self.power_mw
-
-    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: int) -> list[int]:
-        return [100_000, 400_000]
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
-        return self.limit_mw
-
-    def nvmlDeviceSetPowerManagementLimit(self, handle: int, limit_mw: int) -> None:
-        if not 100_000 <= limit_mw <= 400_000:
-            raise NVMLError(2)
-        self.limit_mw = limit_mw
-
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:
-        return 400_000
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return self.processes
-
-    def nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(self, handle: int, profiles: Any) -> None:
-        profiles._obj.enforcedProfilesMask.mask[0] = self.profiles
-
-    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> Any:
-        assert fields == [self.NVML_FI_PWR_SMOOTHING_ENABLED]
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=self.smooths))]
-
-    NVML_CLOCK_GRAPHICS = 0
-
-    def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
-        return self.clock_mhz

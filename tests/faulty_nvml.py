@@ -27,7 +27,6 @@ from pfo_fs.device.metering.step_metrics import StepMetrics
 from pfo_fs.device.shared_page import SharedPage
 
 UUID = UUIDS[0]
-FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")
 CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
 
 
@@ -45,38 +44,36 @@ class FaultyNvml(FakeNvml):
     """GPUs that keep a locked clock and a power limit, and whose power grows by 10 W every second."""
 
     def __init__(self, now_s: Callable[[], float], *faults: Fault) -> None:
+        super().__init__()
         self.now_s = now_s
-        self.set_mhz: list[int] = []
-        self.lock_mhz = 0
         self.resets_without_effect = 0
         self.arbitrated: Callable[[int], int] = lambda mhz: mhz
         """What others make of the clock that is locked."""
-        super().__init__()
         self.fails.update({fault.function: fault for fault in faults})
         self.reasons = 0
+
+    @property
+    def set_mhz(self) -> list[int]:
+        """The clocks that were set; 0 for a reset."""
+        return [mhz for _, mhz in self.locked]
 
     def power_w(self) -> float:
         return 100 + 10 * self.now_s()
 
-    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self.lock_mhz = high
-        self.set_mhz.append(high)
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
+    def nvmlDeviceResetGpuLockedClocks(self, handle: object) -> None:
         if self.resets_without_effect:
             self.resets_without_effect -= 1
-            return
-        self.lock_mhz = 0
-        self.set_mhz.append(0)
+        else:
+            self.real.nvmlDeviceResetGpuLockedClocks(handle)
 
-    def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
+    def nvmlDeviceGetClockInfo(self, handle: object, which: int) -> int:
         return self.arbitrated(self.lock_mhz or 1410)
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
         now_s = self.now_s()
         return round(1000 * (50_000 + 100 * now_s + 5 * now_s**2))
 
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+    def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
         return round(1000 * self.power_w())
 
 

@@ -90,7 +90,7 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
     assert outcome(Leftover(400.0, 300.0, 1, in_use=True)) == "in-use"
     fake.reasons, fake.clock_mhz = 0x2, 1200
     assert outcome() == "perhaps"
-    fake.processes = [object()]
+    fake.processes = 1
     assert outcome() == "in-use"
     assert fake.locked == []
 
@@ -119,6 +119,6 @@ def test_a_gpu_without_any_energy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (found.name, found.ok) == ("GPUs", True)
     assert "no energy" in found.found
     assert "nvmlDeviceGetPowerUsage" in found.found
-    bench.nvml.names = ["NVIDIA GH200 480GB"] * 3
+    bench.nvml.name = b"NVIDIA GH200 480GB"
     assert "CPU included" in check_node()[0].found
     bench.close()

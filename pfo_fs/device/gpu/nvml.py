@@ -291,10 +291,10 @@ class NvmlGpu:
 
     def _reasons(self) -> int:
         what = "reading why clocks are held back"
-        name = "nvmlDeviceGetCurrentClocksEventReasons"
-        if not hasattr(pynvml(), name):
-            name = "nvmlDeviceGetCurrentClocksThrottleReasons"
-        return int(call(what, name, self._handle))
+        try:
+            return int(call(what, "nvmlDeviceGetCurrentClocksEventReasons", self._handle))
+        except NotOffered:  # the driver (before 535), or the package, is older than the name
+            return int(call(what, "nvmlDeviceGetCurrentClocksThrottleReasons", self._handle))
 
     def settings(self) -> GpuSettings:
         """Returns clock and power limit; what the driver does not tell counts as being at its default.

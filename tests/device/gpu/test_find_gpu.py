@@ -134,7 +134,7 @@ def test_ordinals_that_may_mean_another_gpu_and_mig_slices_are_refused(
     fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA puts the fastest GPU first, and counts slices; NVML goes by the bus: an ordinal could be the neighbour's."""
-    fake.names = ["NVIDIA A100", "NVIDIA A40", "NVIDIA A100"]
+    fake.host.gpus[1].name = b"NVIDIA A40"
     with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER"):
         uuid_of_visible_device(0)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

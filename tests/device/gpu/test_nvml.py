@@ -20,14 +20,10 @@ def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throt
     assert gpu.clock_seen().held_back == "power limit, thermal slowdown"
 
 
-def test_an_old_driver_is_called_by_the_old_name_of_the_function(
-    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("code", [0, 13])
+def test_a_package_or_a_driver_that_has_the_old_name_alone_is_called_by_it(fake: FakeNvml, code: int) -> None:
     fake.reasons = 0x08
-    name = "nvmlDeviceGetCurrentClocksEventReasons"
-    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons", getattr(FakeNvml, name), raising=False)
-    monkeypatch.delattr(FakeNvml, name)
-    fake.fails = {}
+    fake.fails["nvmlDeviceGetCurrentClocksEventReasons"] = code
     assert NvmlGpu(UUIDS[0]).clock_seen().held_back == "hardware slowdown"
 
 

@@ -81,7 +81,7 @@ def test_what_others_may_decide_is_named_in_the_status_and_by_doctor(fake: FakeN
         (tmp_path / str(number) / "comm").write_text(f"{name}\n")
     gpu = NvmlGpu(UUIDS[0])
     assert other_setters(gpu, tmp_path) == ["dcgm", "ear"]
-    fake.profiles, fake.smooths, fake.processes, fake.reasons = 4, 1, [object(), object()], 0x4
+    fake.profiles, fake.smooths, fake.processes, fake.reasons = 4, 1, 2, 0x4
     assert other_setters(gpu, tmp_path) == list(LOOKS_LIKE)
     told = {check.found: check.hint for check in check_other_setters([gpu])}
     assert {LOOKS_LIKE["profile"], LOOKS_LIKE["smoothing"], LOOKS_LIKE["job"], f"{UUIDS[0]}: power limit"} <= {*told}
