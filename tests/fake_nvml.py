@@ -110,6 +110,7 @@ class FakeNvml(ModuleType):
         self.calls: Counter[str] = Counter()
         self.real = _package()
         self.host: Host = self.real.nvmlLib.mock_host(b"A100").contents
+        self.host.live = 0
         self.open = 0
 
     @property

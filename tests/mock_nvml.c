@@ -58,7 +58,7 @@ static const char *UUIDS[GPUS] = {"GPU-aaaa1111-0000", "GPU-aaaa2222-0000", "GPU
 
 static const struct kind *kind(void) { return &KINDS[host->kind]; }
 
-static void make(const char *key, int live) {
+static void make(const char *key) {
     memset(host, 0, sizeof *host);
     for (int i = 0; i < (int)(sizeof KINDS / sizeof *KINDS); i++)
         if (!strcmp(KINDS[i].key, key)) host->kind = i;
@@ -68,7 +68,7 @@ static void make(const char *key, int live) {
         gpu->limit_mw = kind()->default_w * 1000, gpu->clock_mhz = kind()->idle_mhz;
         gpu->power_mw = 100000, gpu->energy_mj = 5000, gpu->reasons = 1;
     }
-    host->live = live, host->made = 1;
+    host->live = host->made = 1;
 }
 
 /* Returns the GPUs, which are those of `key` from now on where it is not null. */
@@ -78,10 +78,10 @@ struct host *mock_host(const char *key) {
         int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
         if (file >= 0) flock(file, LOCK_EX), (void)!ftruncate(file, sizeof *host);
         host = mmap(0, sizeof *host, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
-        if (!host->made) make(named ? named : "A100", 1);
+        if (!host->made) make(named ? named : "A100");
         if (file >= 0) flock(file, LOCK_UN), close(file); /* the mapping keeps the file, and would keep the lock */
     }
-    if (key) make(key, 0), opened = 0;
+    if (key) make(key), opened = 0;
     return host;
 }
 

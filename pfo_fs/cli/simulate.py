@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Trace
     from pfo_fs.simulator.load_play import LoadSummary
 
-Gpu = Literal["A100", "A40"]
+Gpu = Literal["A100", "A40", "B300", "RTX", "H100"]
 PipelineSchedule = Literal["1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"]
 
 Node = Literal["kind", "none", "A100 node", "H100 node", "launch"]
@@ -237,7 +237,7 @@ def loads(
     sigma: Annotated[float, Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
     model: Annotated[Literal["1B", "8B", "70B"], Option(help="Size of the model: how much attention weighs.")] = "8B",
     noise: Annotated[float, Option(min=0.0, max=0.5, help="Scatter that no load explains; 0.01 for 1 %.")] = 0.01,
-    gpu: Annotated[str, Option(help="Model of GPU: A100 or A40.")] = "A100",
+    gpu: Annotated[str, Option(help="Model of GPU: A100, A40, B300, RTX or H100.")] = "A100",
     iterations: Annotated[int, Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
     seed: Annotated[int, Option(min=0, help="Other documents, other noise.")] = 0,
     json_: JsonFlag = False,

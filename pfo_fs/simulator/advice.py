@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.device.simulated.physics import MODELS, GpuModel
+from pfo_fs.device.simulated.physics import TRAINING, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, Problem, Profile, ScenarioPlanner, Scenarios, SwitchCosts
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.simulator.traces import SLOW_WORKER
@@ -168,8 +168,8 @@ def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None 
     measured = measured if measured and names <= measured.rows.keys() else None
     steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
     full_s = full_s[steps][:, :, :_PIPELINES]
-    published = [model for name, model in MODELS.items() if re.search(rf"\b{name}\b", gpu.upper())]
-    curves = [measured] if measured else [Curves.of_model(model, names) for model in published or MODELS.values()]
+    published = [model for name, model in TRAINING.items() if re.search(rf"\b{name}\b", gpu.upper())]
+    curves = [measured] if measured else [Curves.of_model(model, names) for model in published or TRAINING.values()]
     latencies_s = _LATENCIES_S[:1] if published else _LATENCIES_S
     jobs = [_Job(pipeline, full_s, one, latency_s) for one in curves for latency_s in latencies_s]
     waits, balanced, is_known = jobs[0].waits(), [], bool(measured or published)

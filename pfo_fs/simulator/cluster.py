@@ -17,7 +17,7 @@ from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
-from pfo_fs.simulator.truth import KernelTables, Truth
+from pfo_fs.simulator.truth import HighestClocks, KernelTables, Truth
 from pfo_fs.simulator.variation import Variation
 
 
@@ -87,8 +87,12 @@ class Played(NamedTuple):
     full_energy_j: float = 0.0
 
 
-Drawn = tuple[Array, Array]
-"""The noise of one iteration: factors of durations and of powers, (nodes, pipelines)."""
+class Drawn(NamedTuple):
+    """The noise of one iteration: factors of durations and of powers, (nodes, pipelines), and `Cluster.caps`."""
+
+    times: Array
+    powers: Array
+    caps: Array
 
 
 @dataclass
@@ -125,6 +129,8 @@ class Cluster:
     def set_truth(self, truth: Truth) -> None:
         """Gives instructions other times and energies from now on; the clocks on offer must be the same."""
         self.truth = truth
+        shape = len(self.pipeline.orders), self.pipelines
+        self._highest = HighestClocks(truth.model, shape, self.seed)
         self._kernels = KernelTables(self.pipeline, truth, self.nuisances.delay_s)
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
@@ -183,8 +189,8 @@ class Cluster:
         """Computes one iteration, and the same one at max clocks."""
         drawn = self._draw(slowdowns, clocks.shape)
         played = self._iterate(clocks, drawn)
-        times, powers = self._kernels.at_the_highest_clocks()
-        full = self._played(times * drawn[0], powers * drawn[1])
+        times, powers = self._kernels.times_and_powers(np.zeros_like(clocks), 0.0, drawn.caps)
+        full = self._played(times * drawn.times, powers * drawn.powers)
         return played._replace(full_time_s=full.time_s, full_energy_j=full.energy_j)
 
     def _draw(self, slowdowns: Array | Sequence[float] | float, shape: tuple[int, int]) -> Drawn:
@@ -196,14 +202,18 @@ class Cluster:
             powers = powers * (1 + odd.power_jitter * self._random.standard_normal(shape))
         if odd.warm_up:
             powers = powers * (1 + odd.warm_up * (1 - float(np.exp(-self.now_s / odd.warm_up_s))))
-        return times, powers
+        return Drawn(times, powers, self._caps())
+
+    def _caps(self) -> Array:
+        """Returns for each rank and pipeline the number of the highest clock that its power limit leaves now."""
+        return np.searchsorted(-np.array(self.truth.clocks_mhz), -self._highest.next_mhz())
 
     def _iterate(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration, without its time and energy at max clocks; virtual time stays as it is."""
         if self._nodes:
             return self._iterate_on_nodes(clocks, drawn)
-        times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s)
-        return self._played(times * drawn[0], powers * drawn[1])
+        times, powers = self._kernels.times_and_powers(clocks, self.nuisances.switch_s, drawn.caps)
+        return self._played(times * drawn.times, powers * drawn.powers)
 
     def _played(self, times: Array, powers: Array) -> Played:
         """Returns an iteration of instructions of these durations and powers per GPU."""
@@ -221,14 +231,15 @@ class Cluster:
     def _iterate_on_nodes(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
         work, played = self._kernels.work, []
-        for nodes, numbers, factors in zip(self._nodes, clocks.T, drawn[0].T, strict=True):
+        for nodes, numbers, factors, caps in zip(self._nodes, clocks.T, drawn.times.T, drawn.caps.T, strict=True):
+            work = self._kernels.work_under(caps) if caps.any() else work
             mhz = [work.clocks_mhz[number] for number in numbers]
             played.append(nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist()))
         starts, ends, energies_j = (
             np.array(each).T
             for each in zip(*((one.starts_s, one.ends_s, one.energies_j) for one in played), strict=True)
         )
-        powers = energies_j / np.maximum(ends - starts, 1e-12) / self.gpus_per_rank * drawn[1]
+        powers = energies_j / np.maximum(ends - starts, 1e-12) / self.gpus_per_rank * drawn.powers
         spans = ends.max(axis=0)
         time_s = float(spans.max()) + self.nuisances.overhead_s
         for nodes, span_s in zip(self._nodes, spans, strict=True):

@@ -59,6 +59,27 @@ class ModelTruth(Truth):
         return Measurement(mhz, time_s, time_s * of_kind.power_w(mhz))
 
 
+_KEEPS = 0.9
+"""What a highest clock that wanders keeps of its distance from the mean in the next iteration."""
+
+
+class HighestClocks:
+    """The highest clock that a power limit leaves to each GPU, which wanders on some kinds (`GpuModel.caps_mhz`)."""
+
+    def __init__(self, model: GpuModel, shape: tuple[int, ...], seed: int) -> None:
+        self._low_mhz, self._high_mhz = model.caps_mhz or (model.clocks_mhz[0],) * 2
+        self._random = np.random.default_rng(seed)
+        self._away: Array = self._random.standard_normal(shape)
+
+    def next_mhz(self) -> Array:
+        """Returns those of the next iteration."""
+        drawn = self._random.standard_normal(self._away.shape)
+        self._away = _KEEPS * self._away + (1 - _KEEPS**2) ** 0.5 * drawn
+        middle_mhz, half_mhz = (self._low_mhz + self._high_mhz) / 2, (self._high_mhz - self._low_mhz) / 2
+        highest_mhz: Array = middle_mhz + half_mhz * np.clip(self._away / 2, -1, 1)
+        return highest_mhz
+
+
 class KernelTables:
     """Times, powers and dependencies of a pipeline's instructions; all constant.
 
@@ -112,27 +133,31 @@ class KernelTables:
             columns.append(column)
         return np.array(columns).T
 
-    def times_and_powers(self, clocks: Array, switch_s: float) -> tuple[Array, Array]:
+    def times_and_powers(self, clocks: Array, switch_s: float, caps: Array) -> tuple[Array, Array]:
         """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
 
         A GPU continues at the old clock for `switch_s` after another one was set.
+
+        Args:
+            caps: For each rank and pipeline, the number of the highest clock that its power limit leaves.
         """
-        kind = self._kind[:, None]
-        times, powers = self._times[kind, clocks], self._powers[kind, clocks]
+        kind, caps = self._kind[:, None], caps[self.work.rank_of]
+        times, powers = self._times[kind, np.maximum(clocks, caps)], self._powers[kind, clocks]
         if not switch_s:
             return times, powers
         before = np.roll(clocks, 1, axis=0)
         before[self._firsts] = 0
         changed = clocks != before
-        old_s, old_w = self._times[kind, before], self._powers[kind, before]
+        old_s, old_w = self._times[kind, np.maximum(before, caps)], self._powers[kind, before]
         late_s = np.where(changed, np.minimum(switch_s, old_s), 0.0)
         rest_s = (1 - late_s / old_s) * times
         powers = (late_s * old_w + rest_s * powers) / (late_s + rest_s)
         return late_s + rest_s, powers
 
-    def at_the_highest_clocks(self) -> tuple[Array, Array]:
-        """Returns the durations in s and the powers in W of all instructions at max clocks: (nodes, 1)."""
-        return self._times[self._kind, 0][:, None], self._powers[self._kind, 0][:, None]
+    def work_under(self, caps: Array) -> Work:
+        """Returns the work of one pipeline whose ranks have these caps, as for `times_and_powers`: (ranks,)."""
+        numbers = np.maximum(np.arange(self._times.shape[1]), caps[self.work.rank_of][:, None])
+        return self.work._replace(times_s=np.take_along_axis(self._times[self._kind], numbers, axis=1).tolist())
 
 
 def _in_force(requested: Sequence[int]) -> list[int]:

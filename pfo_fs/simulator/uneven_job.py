@@ -20,6 +20,7 @@ from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.readers import from_lengths
 from pfo_fs.loads.step_rows import load_of_step
 from pfo_fs.simulator.load_play import Compared, Decisions, LoadSummary
+from pfo_fs.simulator.truth import HighestClocks
 from pfo_fs.user_files import csv_table
 
 MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "70B": 80 * 8192 / 70e9}
@@ -104,16 +105,17 @@ def play(
     first = [_works(step_of(number), squares) for number in range(_FIRST)]
     scale = step_s / float(np.mean([works.max() for works in first]))
     top, curve = gpu.clocks_mhz[0], gpu.coefficients("backward")
-    slower = {mhz: curve.time_s(mhz) / curve.time_s(top) for mhz in gpu.clocks_mhz}
     ranks = len(first[0])
+    highest = HighestClocks(gpu, (ranks,), seed)
     coordinator = LoadCoordinator([(rank, 0) for rank in range(ranks)], gpu.clocks_mhz, CHANGE_S, LOST_TIME)
     decisions = Decisions(coordinator, ranks, top)
     history = []
     for number in steps:
         step = step_of(number)
         mhz = decisions.clocks(number, [load_of_step([from_lengths(lengths) for lengths in rank]) for rank in step])
-        full_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks))
-        work_s = full_s * [slower[clock] for clock in mhz]
+        works_s = _works(step, squares) * scale * np.exp(noise * rng.standard_normal(ranks)) / curve.time_s(top)
+        caps_mhz = highest.next_mhz()
+        full_s, work_s = (works_s * list(map(curve.time_s, np.minimum(clocks, caps_mhz))) for clocks in (top, mhz))
         time_s, full_time_s = (float(ends_s.max()) + _REST_S * step_s for ends_s in (work_s, full_s))
         powers_w = np.array([curve.power_w(clock) for clock in mhz])
         step_j = work_s * powers_w + (time_s - work_s) * gpu.blocking_power_w

@@ -244,7 +244,7 @@ class JobJoiner:
 
     def _take_part(self, job: _Job, token: str, clocks: ClockProcess) -> None:
         """Registers this rank, and opens the source of its schedules, with the first one if it comes in time."""
-        if clocks.message:
+        if clocks.message and self.request.broadcasts:  # clocks from loads end a moment later, for this reason
             self._note(clocks.message)
         info: RankInfo | None = None
         with self._alone(f"could not join job {job['job_id']}"):

@@ -17,6 +17,16 @@ MHz to the highest clock); below 855 MHz the models extrapolate. Largest error o
 
 The A100's profile has 475 W at 1,410 MHz, more than the board's rated 400 W. The model keeps the artifact's value, with
 power limits of up to 500 W, as some of these boards have. The A40 reaches its limit of 300 W at about 1,440 MHz.
+
+Of other kinds no training was published. They show how the rest behaves there, with durations of their instructions
+that are ours:
+
+    B300       bf16 products of matrices at five power caps, 926 to 2,032 MHz (github.com/sinkers/gpu-power-lab,
+               249b1c9): time within 2.4 %, power within 1.4 %; waiting is its idle power
+    RTX        the program breeze on an RTX PRO 6000 at eight clocks, 1,005 to 2,430 MHz
+               (github.com/giordano/gpu-power-frequency-benchmarks, 2fe08d2): 3.2 %, 1.3 %; a sixth of the power waiting
+    H100       the A100's times, and a power that reaches the limit of 700 W at 1,650 MHz; under load, one ran at 1,391
+               to 1,650 MHz, whatever higher clock was set
 """
 
 from __future__ import annotations
@@ -68,6 +78,7 @@ class GpuModel(NamedTuple):
         power_limits_w: The lowest and the highest; the highest is the default.
         blocking_power_w: Its power while it waits for other stages (the Perseus paper, section 6.1).
         last_stage: As `instructions`, for the last stage, which holds the language-model head and takes longer.
+        caps_mhz: Between these, the highest clock that its power limit leaves wanders in some ten iterations; or ().
     """
 
     name: str
@@ -76,6 +87,7 @@ class GpuModel(NamedTuple):
     blocking_power_w: float
     instructions: Mapping[str, Coefficients]
     last_stage: Mapping[str, Coefficients]
+    caps_mhz: tuple[float, ...] = ()
 
     def coefficients(self, instruction: str, *, last_stage: bool = False) -> Coefficients:
         table = self.last_stage if last_stage else self.instructions
@@ -118,7 +130,27 @@ A40 = GpuModel(
     },
 )
 
-MODELS: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
+_B300 = Coefficients(2032, 0.025, 0.8301, 41.68, 894.3, 12751.3, 0.96, 1.5)
+_RTX = Coefficients(2430, 0.08, 0.6237, 37.94, 411.5, 793.1, 0.9, 1.25)
+_H100 = Coefficients(1980, 0.0251, 0.8998, 70.0, 650.0, 1640.0, 0.653, 1.64, 1650)
+
+
+def _alike(name: str, lowest_mhz: int, limits_w: tuple[float, float], waiting_w: float, forward: Coefficients,
+           backward: float, caps_mhz: tuple[float, ...] = ()) -> GpuModel:  # fmt: skip
+    """Returns a kind whose backwards take `backward` times as long as its forwards, at the same power."""
+    table = {"forward": forward, "backward": forward._replace(time_ref_s=backward * forward.time_ref_s)}
+    clocks_mhz = tuple(range(forward.top_mhz, lowest_mhz - 1, -15))
+    return GpuModel(name, clocks_mhz, limits_w, waiting_w, table, table, caps_mhz)
+
+
+TRAINING: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
+"""Kinds whose curves are those of training."""
+MODELS: Mapping[str, GpuModel] = {
+    **TRAINING,
+    "B300": _alike("B300", 345, (200.0, 1100.0), 183.5, _B300, 2.0),
+    "RTX": _alike("RTX", 300, (150.0, 600.0), 80.0, _RTX, 2.0),
+    "H100": _alike("H100", 345, (200.0, 700.0), 130.0, _H100, 1.85, (1391, 1650)),
+}
 
 
 def gpu_model(name: str) -> GpuModel:
