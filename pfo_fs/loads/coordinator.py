@@ -16,7 +16,7 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import LoadChoice, StepPowers
 from pfo_fs.loads.durations import StepShape
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
-from pfo_fs.loads.turns import RECENT, Compared, Figure, Pace, Took, Turns, Waits
+from pfo_fs.loads.turns import MOST_BLOCK_S, RECENT, Compared, Figure, HeldClocks, Pace, Took, Turns, Waits
 from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
 
 _LOWEST = 0.6
@@ -64,6 +64,7 @@ class LoadCoordinator:
         offered_mhz, change_s, lost_time: As for `LoadChoice`.
         shape: What the ranks of a pipeline run in a step; without a pipeline, None.
         learned: What an earlier start of the job has learned (`LoadsKnown.learned`).
+        holds: Whether clocks are power limits, which are changed rarely.
 
     Attributes:
         choice: What is known of durations, and which clocks follow from it.
@@ -77,6 +78,7 @@ class LoadCoordinator:
         lost_time: float,
         shape: StepShape | None = None,
         learned: Mapping[str, Sequence[float]] | None = None,
+        holds: bool = False,
     ) -> None:
         top = offered_mhz[0]
         self._offered = [mhz for mhz in offered_mhz if mhz >= _LOWEST * top]
@@ -86,7 +88,8 @@ class LoadCoordinator:
         self.choice = LoadChoice(self._shape, self._offered, change_s, lost_time)
         if learned and learned.get("clocks_mhz") == self._offered:
             self.choice.begin_from(learned, self._num_lanes)
-        self._powers, self._turns, self._pace = StepPowers(top), Turns(), Pace()
+        self._powers, self._turns, self._pace = StepPowers(top), Turns(MOST_BLOCK_S if holds else 0.0), Pace()
+        self._held = HeldClocks() if holds else None
         self._times, self._energies = Compared(), Compared()
         self._waits = Waits(self._lanes, self._stages)
         self._rests_s: deque[float] = deque(maxlen=_RESTS)
@@ -125,6 +128,8 @@ class LoadCoordinator:
             if np.isfinite(begins_s).all():
                 np.maximum.at(late_s, self._lanes, begins_s - begins_s.min())
             allowed = choice.choose(loads, late_s)
+        if self._held is not None:
+            allowed = self._held.take(allowed, top, self._step_s)
         mhz, period = self._turns.take(allowed, top, self._step_s)
         unknown: Array = np.full((4, len(rows)), np.nan)
         self._open.append(_Open(int(steps[0]), loads, np.array(allowed), np.array(mhz), period, *unknown))

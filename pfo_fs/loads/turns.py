@@ -26,7 +26,7 @@ from pfo_fs.loads.durations import LoadDurations
 _FIRST, _RAREST = 6, 48
 """A period has 6 + n blocks of steps after n periods, one of them of control steps, so that these become fewer as they
 tell more; but 48 at most, which costs 2 % of the saving: a change of the job shows in tens of steps."""
-_BLOCK_S, _MOST_BLOCK_S = 0.02, 10.0
+_BLOCK_S, MOST_BLOCK_S = 0.02, 10.0
 """A block of the n-th period lasts for 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
 counts across the begin of a block is shared by time."""
 _TICKS_S = 0.05
@@ -34,11 +34,41 @@ _TICKS_S = 0.05
 second too little."""
 
 
-class Turns:
-    """Draws control steps, the same ones in each run of a program."""
+_HELD, _HELD_S = 32, 30.0
+"""Where clocks act late, a lane keeps its clock for 30 s at least, and has the highest that its last 32 steps allow."""
+
+
+class HeldClocks:
+    """Clocks that are set rarely, for power limits, which act half a second late."""
 
     def __init__(self) -> None:
+        self._recent: deque[list[int]] = deque(maxlen=_HELD)
+        self._mhz: list[int] = []
+        self._left_s = 0.0
+
+    def take(self, allowed: list[int], top_mhz: int, step_s: float) -> list[int]:
+        """Returns the clock of each lane in a step of this length, whose loads allow these."""
+        self._recent.append(allowed)
+        self._left_s -= step_s
+        if len(self._recent) < _HELD:
+            return [top_mhz] * len(allowed)
+        highest = [max(of_lane) for of_lane in zip(*self._recent, strict=True)]
+        if self._left_s <= 0:
+            self._mhz, self._left_s = highest, _HELD_S
+        self._mhz = list(map(max, self._mhz, highest))
+        return self._mhz
+
+
+class Turns:
+    """Draws control steps, the same ones in each run of a program.
+
+    Args:
+        least_block_s: How long a block of them lasts at least.
+    """
+
+    def __init__(self, least_block_s: float = 0.0) -> None:
         self._drawn = Random(0)
+        self._least_block_s = least_block_s
         self._period = self._at = self._left = self._block = 0  # steps of the period that are left, its control block
 
     def take(self, mhz: Sequence[int], top_mhz: int, step_s: float = 1.0) -> tuple[list[int], int]:
@@ -51,7 +81,8 @@ class Turns:
         if not self._left:
             blocks = min(_FIRST + self._period, _RAREST)
             self._period, self._at = self._period + 1, self._drawn.randrange(blocks)
-            self._block = max(1, math.ceil(min(_BLOCK_S * self._period**2, _MOST_BLOCK_S) / step_s))
+            block_s = max(self._least_block_s, min(_BLOCK_S * self._period**2, MOST_BLOCK_S))
+            self._block = max(1, math.ceil(block_s / step_s))
             self._left = blocks * self._block
         self._left -= 1
         return [top_mhz] * len(mhz) if self._left // self._block == self._at else list(mhz), self._period

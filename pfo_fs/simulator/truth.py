@@ -67,7 +67,8 @@ class HighestClocks:
     """The highest clock that a power limit leaves to each GPU, which wanders on some kinds (`GpuModel.caps_mhz`)."""
 
     def __init__(self, model: GpuModel, shape: tuple[int, ...], seed: int) -> None:
-        self._low_mhz, self._high_mhz = model.caps_mhz or (model.clocks_mhz[0],) * 2
+        low_mhz, high_mhz = model.caps_mhz or (model.clocks_mhz[0],) * 2
+        self._middle_mhz, self._half_mhz = (low_mhz + high_mhz) / 2, (high_mhz - low_mhz) / 2
         self._random = np.random.default_rng(seed)
         self._away: Array = self._random.standard_normal(shape)
 
@@ -75,8 +76,7 @@ class HighestClocks:
         """Returns those of the next iteration."""
         drawn = self._random.standard_normal(self._away.shape)
         self._away = _KEEPS * self._away + (1 - _KEEPS**2) ** 0.5 * drawn
-        middle_mhz, half_mhz = (self._low_mhz + self._high_mhz) / 2, (self._high_mhz - self._low_mhz) / 2
-        highest_mhz: Array = middle_mhz + half_mhz * np.clip(self._away / 2, -1, 1)
+        highest_mhz: Array = self._middle_mhz + self._half_mhz * np.clip(self._away / 2, -1, 1)
         return highest_mhz
 
 

@@ -230,6 +230,7 @@ class LoadDecider:
         orders: Orders,
         token: str,
         learned: dict[str, list[float]] | None = None,
+        holds: bool = False,
     ) -> None:
         given = {
             "places": [*places],
@@ -238,6 +239,7 @@ class LoadDecider:
             "lost_time": lost_time,
             "orders": [[tuple(instruction) for instruction in order] for order in orders],
             "learned": learned,
+            "holds": holds,
         }
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
@@ -286,7 +288,8 @@ def main(given: dict[str, Any]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     shape = StepShape.of_orders(given["orders"]) if given["orders"] else None
     places, learned = given["places"], given["learned"]
-    coordinator = LoadCoordinator(places, given["offered_mhz"], given["change_s"], given["lost_time"], shape, learned)
+    numbers = given["change_s"], given["lost_time"]
+    coordinator = LoadCoordinator(places, given["offered_mhz"], *numbers, shape, learned, given["holds"])
     listening = socket.socket(fileno=given["listening_fd"])
     training = socket.socket(fileno=given["socket_fd"])
     token = bytes.fromhex(given["token"])

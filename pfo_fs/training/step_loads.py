@@ -58,6 +58,7 @@ class StepLoads:
         micro_batches: int = 0,
     ) -> None:
         self._words, self._fd, self._file, self._decider = clocks.words, clocks.loads_fd, clocks.loads_file, decider
+        self._is_capped = clocks.info.clock_backend == POWER_CAP
         self.warn, self._tell, self._micro_batches = warn, tell, micro_batches
         self._given: Sequence[Sequence[object] | None] = (None,)
         self._posted = -1
@@ -80,6 +81,8 @@ class StepLoads:
         now_s = time.monotonic()
         follows = not switcher.is_suspended and tracker.follows_device
         mhz = decided_mhz(self._words, step) if follows else 0
+        if self._is_capped and not switcher.is_suspended:
+            mhz = decided_mhz(self._words, step - 1)  # limits are kept for long: a step later is soon enough
         number, until = switcher.measured_number, switcher.measured_until
         if not tracker.step_begin(step, number, mhz, until=until, turn=switcher.turn(step)):
             mhz = -1
@@ -162,24 +165,23 @@ def join_loads(
     """
     clocks = job.clocks
     mine = clocks.message
-    if not mine and job.parts.switching.mode == "launch":
+    is_capped = clocks.info.clock_backend == POWER_CAP
+    if not mine and job.parts.switching.mode == "launch" and not is_capped:
         mine = f"clocks cannot follow the device here ({job.parts.switching.note or 'switching=launch'})"
-    if clocks.info.clock_backend == POWER_CAP:
-        mine = f"clocks change in each step, and a power limit acts too late for that (clock_backend={POWER_CAP})"
     if not 0 <= lost_time < 1:
         mine = f"lost_time is {lost_time:g}; it must be from 0 to below 1, such as 0.0005"
     if orders and len(orders) != dims.pp_degree:
         mine = f"orders= holds those of {len(orders)} ranks, the pipeline has {dims.pp_degree}"
     ranks = Collectives.of_job(dims.rank, dims.world_size)
-    told = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, mine))
-    _raise_first([why for _, _, why in told])
+    told = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, is_capped, mine))
+    _raise_first([why for *_, why in told])
     if dims.dp_degree == 1:
         raise ConfigError(
             f"there is one {'pipeline' if orders else 'data-parallel rank'}, so none waits for another and no clock "
             "can be lowered for free"
         )
-    offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, _ in told))
-    if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, _ in told):
+    offered = set.intersection(*(set(clocks_mhz) for _, clocks_mhz, *_ in told))
+    if not offered or any(max(clocks_mhz) != max(offered) for _, clocks_mhz, *_ in told):
         raise ConfigError("the max clocks of the ranks' GPUs differ; clocks from loads need equal GPUs")
 
     saved = 0
@@ -197,9 +199,11 @@ def join_loads(
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
         places, latencies_s = [place for place, *_ in told], job.measured.latency_s if job.measured is not None else {}
-        change_s = max(latencies_s.values(), default=0.0) or CHANGE_S
+        holds = any(capped for *_, capped, _ in told)
+        change_s = 0.0 if holds else max(latencies_s.values(), default=0.0) or CHANGE_S
         try:
-            decider = LoadDecider(places, sorted(offered, reverse=True), change_s, lost_time, orders, token, learned)
+            from_top = sorted(offered, reverse=True)
+            decider = LoadDecider(places, from_top, change_s, lost_time, orders, token, learned, holds)
         except Exception as error:  # noqa: BLE001  the other ranks must hear of it
             why = f"the process that decides clocks cannot be started: {reason_of(error)}"
     host = socket.gethostname()

@@ -24,6 +24,12 @@ def power_w(mhz: float) -> float:
     return 60 + 180 * x + 200 * x**3
 
 
+def cap_clock_mhz(mhz: int) -> float:
+    """The clock that the limit for a clock picks: a fifth of all power, and the rest in proportion to the clock."""
+    limit_w = (0.2 + 0.8 * mhz / TOP_MHZ) * power_w(TOP_MHZ)
+    return next((clock for clock in range(TOP_MHZ, 200, -1) if power_w(clock) <= limit_w), 200)
+
+
 class Ranks:
     """A job whose ranks draw loads of their own in each step.
 
@@ -34,6 +40,8 @@ class Ranks:
         change_s: How long a change of the clock takes.
         pipeline: What the ranks of a pipeline run; only the first stage's know loads.
         learned: What an earlier start has learned.
+        holds: Clocks are power limits.
+        spread: Half of the range of loads, around 1.
 
     Attributes:
         every: Ranks wait for each other after this number of steps.
@@ -51,6 +59,8 @@ class Ranks:
         pipeline: Any = None,
         seed: int = 1,
         learned: Any = None,
+        holds: bool = False,
+        spread: float = 0.5,
     ) -> None:
         self.every, self.heavy = 1, 1.0
         self.beside: Callable[[int, int], tuple[Any, float]] = lambda step, mhz: (0.2, WAIT_W)
@@ -58,7 +68,9 @@ class Ranks:
         self._instructions = pipeline.instructions if pipeline else ()
         self.places = [(lane, stage) for stage in range(self.shape.ranks) for lane in lanes]
         shape = self.shape if pipeline else None
-        self.coordinator = LoadCoordinator(self.places, CLOCKS, change_s, 5e-4, shape, learned)
+        self.coordinator = LoadCoordinator(self.places, CLOCKS, change_s, 5e-4, shape, learned, holds)
+        self._real_mhz = cap_clock_mhz if holds else float
+        self._spread = spread
         self._lanes, self._ahead, self._noise = list(lanes), ahead, noise
         self._rng = np.random.default_rng(seed)
         self._told: list[Array] = []
@@ -72,7 +84,7 @@ class Ranks:
         size = max(self._lanes) + 1, self.shape.micro_batches if self._instructions else 2
         while len(self._told) <= step:
             of_lane = self._rng.uniform(0.6, 1.4, (size[0], 1)) if self._instructions else 1.0
-            self._told.append(self._rng.uniform(0.5, 1.5, size) * of_lane)
+            self._told.append(self._rng.uniform(1 - self._spread, 1 + self._spread, size) * of_lane)
         return self._told[step]
 
     def times_s(self) -> Array:
@@ -101,13 +113,16 @@ class Ranks:
                 if told not in self._clocks:
                     self.tell(told, loads)
             mhz = [clock or TOP_MHZ for clock in self._clocks[self.step]]
+            real_mhz = list(map(self._real_mhz, mhz))
             at_top_s = self.times_s()
             at_top_s = at_top_s * np.exp(self._noise * self._rng.standard_normal(at_top_s.shape))
             at_top_s[:, 0] *= self.heavy
-            times_s = at_top_s * (1 + 0.9 * (TOP_MHZ / np.array(mhz[: len(self._lanes)]) - 1))
+            times_s = at_top_s * (1 + 0.9 * (TOP_MHZ / np.array(real_mhz[: len(self._lanes)]) - 1))
             work_s, full_s = (self.shape.ends_s(each).ravel() for each in (times_s, at_top_s))
             busy_s, full_busy_s = (self.shape.busy_s(each).ravel() for each in (times_s, at_top_s))
-            self._energy_j += [power_w(m) * s for m, s in zip(mhz, busy_s, strict=True)] + WAIT_W * (work_s - busy_s)
+            self._energy_j += [power_w(m) * s for m, s in zip(real_mhz, busy_s, strict=True)] + WAIT_W * (
+                work_s - busy_s
+            )
             self.full_j += power_w(TOP_MHZ) * float(full_busy_s.sum()) + WAIT_W * float((full_s - full_busy_s).sum())
             self._now_s, self._at_top_s = self._now_s + work_s, self._at_top_s + full_s
             if self.step % self.every == self.every - 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -259,3 +259,17 @@ class Unreadable:
 def test_a_number_or_an_object_that_cannot_be_a_load_is_a_step_without_one(load: Any, others: list[float]) -> None:
     assert step_rows.load_of_step([load, *others]) == ()
     assert step_rows.load_of_step([1.7e308, 1.7e308]) == ()
+
+
+@pytest.mark.parametrize(("heavy", "spread", "saves"), [(1.3, 0.05, 0.04), (1.0, 0.5, 0.0)])
+def test_power_limits_are_held_and_save_where_the_same_rank_is_always_last(
+    heavy: float, spread: float, saves: float
+) -> None:
+    """A limit acts late, so a rank keeps its own for many steps: where each step has another last rank, none is low."""
+    ranks = Ranks(range(8), holds=True, spread=spread)
+    ranks.heavy = heavy
+    clocks = [tuple(ranks.run()) for _ in range(400)]
+    changes = sum(before != after for before, after in pairwise(clocks))
+    assert changes < 60
+    assert ranks.saved >= saves
+    assert ranks.late < 1e-3

@@ -12,7 +12,7 @@ import pytest
 from simulated_jobs import converged
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
-from pfo_fs.device.simulated.physics import A40, A100, GpuModel, node_physics
+from pfo_fs.device.simulated.physics import A40, A100, MODELS, GpuModel, node_physics
 from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
@@ -100,8 +100,21 @@ def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(planned:
         ("1f1b", A100, "H100 node", 0.03, 0.002),
         ("zb-h1", A100, "kind", 0.05, 0.003),
         ("1f1b", A40, "kind", 0.05, 0.002),
+        *(
+            ("1f1b", MODELS[name], "kind", least, 0.002)
+            for name, least in (("B300", 0.03), ("RTX", 0.03), ("H100", 0.01))
+        ),
     ],
-    ids=["", "calls wait for each other", "late clocks", "the first stage does not end last", "at the power limit"],
+    ids=[
+        "",
+        "calls wait for each other",
+        "late clocks",
+        "the first stage does not end last",
+        "at the power limit",
+        "B300",
+        "RTX",
+        "a highest clock that wanders",
+    ],
 )
 def test_jobs_of_all_kinds_save_energy_and_lose_no_time(
     tmp_path: Path, schedule: str, gpu: GpuModel, node: str, least_saved: float, most_late: float

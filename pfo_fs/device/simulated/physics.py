@@ -132,7 +132,7 @@ A40 = GpuModel(
 
 _B300 = Coefficients(2032, 0.025, 0.8301, 41.68, 894.3, 12751.3, 0.96, 1.5)
 _RTX = Coefficients(2430, 0.08, 0.6237, 37.94, 411.5, 793.1, 0.9, 1.25)
-_H100 = Coefficients(1980, 0.0251, 0.8998, 70.0, 650.0, 1640.0, 0.653, 1.64, 1650)
+_H100 = Coefficients(1980, 0.0251, 0.8998, 70.0, 650.0, 1460.0, 0.653, 1.64, 1650)
 
 
 def _alike(name: str, lowest_mhz: int, limits_w: tuple[float, float], waiting_w: float, forward: Coefficients,

@@ -71,6 +71,7 @@ def main(folder: Path, kinds: list[str]) -> None:
         os.environ["MOCK_NVML_MAY_SET"] = str(int(not kind.endswith("-")))
         if dist.get_rank() == 0:
             library.mock_host(kind.rstrip("-").encode())
+            (folder / kind).mkdir()
         dist.barrier()
         of_kind: dict[str, object] = {}
         for part in (pipeline, power_limits, loads):
