@@ -175,10 +175,12 @@ def reset_clocks(
 def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
     """Resets one GPU, and says so; returns what could not be done, or ''."""
     from pfo_fs.device.clocks.undo import reset_left
+    from pfo_fs.device.gpu.interface import POWER_CAP
     from pfo_fs.device.gpu.spec import open_gpu
 
+    limits_only = os.environ.get("PFO_FS_CLOCK_BACKEND") == POWER_CAP  # as root, any way will do
     try:
-        with closing(open_gpu(spec)) as gpu:
+        with closing(open_gpu(spec, POWER_CAP if limits_only else "auto")) as gpu:
             problem = reset_left(gpu, wait_s, power_limit_w=power_limit_w)
     except DeviceError as error:
         problem = str(error)

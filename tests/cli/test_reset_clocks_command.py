@@ -68,3 +68,16 @@ def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
     assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
     assert (bench.nvml.lock_mhz, bench.nvml.limit_mw, bench.notes()) == (0, 400_000, set())
     bench.close()
+
+
+def test_where_only_power_limits_may_be_set_the_noted_limit_is_back_and_that_is_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "power-cap")
+    bench = Bench(monkeypatch, tmp_path, Fault("nvmlDeviceResetGpuLockedClocks", 4))
+    limit_note(UUID).write(400, 200)
+    monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
+    bench.nvml.limit_mw = 200_000
+    assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
+    assert (bench.nvml.limit_mw, bench.notes(), bench.nvml.set_mhz) == (400_000, set(), [])
+    bench.close()

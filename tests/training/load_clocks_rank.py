@@ -7,7 +7,7 @@ have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank
 closes; `none_at`: the step in which rank 1 gives no load;
 `too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work;
 `compiled`: the watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients
-are reduced in each backward.
+are reduced in each backward; `uneven`: rank 0 has most work in each step.
 Leaves one JSON object in SHARED_DIR.RANK.json.
 """
 
@@ -70,9 +70,15 @@ def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and step == options.get("closes_at") and clocks is not None:
             clocks.close()
-        work = loads_of(step, rank, count)
+        work = [0.6 if rank else 1.6] * count if "uneven" in options else loads_of(step, rank, count)
         if clocks is not None:
-            told = [loads_of(k, rank + 100 if "lie" in options else rank, count) for k in range(step, step + ahead + 1)]
+            told = (
+                [work]
+                if "uneven" in options
+                else [
+                    loads_of(k, rank + 100 if "lie" in options else rank, count) for k in range(step, step + ahead + 1)
+                ]
+            )
             nothing = rank == 1 and step == options.get("none_at")
             if "too_few" in options:
                 told = [each[1:] for each in told]

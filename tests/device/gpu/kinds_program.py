@@ -56,7 +56,7 @@ def power_limits(folder: str) -> None:
 
 
 def loads(folder: str) -> None:
-    with pfo_fs.LoadClocks(folder) as clocks:
+    with pfo_fs.LoadClocks(folder, clock_backend="power-cap") as clocks:
         for step in range(STEPS):
             clocks.step(loads=[1.0 + step % 3])
             time.sleep(0.01)
