@@ -53,7 +53,7 @@ class HeldClocks:
         if len(self._recent) < _HELD:
             return [top_mhz] * len(allowed)
         highest = [max(of_lane) for of_lane in zip(*self._recent, strict=True)]
-        if self._left_s <= 0:
+        if self._left_s <= 0 and highest != self._mhz:
             self._mhz, self._left_s = highest, _HELD_S
         self._mhz = list(map(max, self._mhz, highest))
         return self._mhz

@@ -47,8 +47,8 @@ def pipeline(folder: str) -> None:
             time.sleep(0.01)
 
 
-def power_limits(folder: str) -> None:
-    with GlobalPowerLimitOptimizer(shared_dir=folder, warmup_steps=1, profile_steps=10, pl_step=400) as optimizer:
+def power_limits(_: str) -> None:
+    with GlobalPowerLimitOptimizer(warmup_steps=1, profile_steps=10, pl_step=400) as optimizer:
         for _ in range(STEPS):
             optimizer.on_step_begin()
             time.sleep(0.03)
