@@ -50,8 +50,9 @@ class HeldClocks:
         """Returns the clock of each lane in a step of this length, whose loads allow these."""
         self._recent.append(allowed)
         self._left_s -= step_s
+        self._mhz = self._mhz or [top_mhz] * len(allowed)
         if len(self._recent) < _HELD:
-            return [top_mhz] * len(allowed)
+            return self._mhz
         highest = [max(of_lane) for of_lane in zip(*self._recent, strict=True)]
         if self._left_s <= 0 and highest != self._mhz:
             self._mhz, self._left_s = highest, _HELD_S
