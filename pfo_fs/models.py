@@ -349,9 +349,11 @@ class PlanInputs(_Model):
         straggler: The straggler that a user announces.
         slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
+        alarm_epoch: The number at which the latest alarm requested them: all pipelines take another time; 0: none did.
     """
 
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
+    alarm_epoch: ScheduleNumber = 0

@@ -147,6 +147,16 @@ def test_an_iteration_in_which_a_coarse_timer_measures_0_s_is_left_out() -> None
     assert model_of(beliefs).iterations
 
 
+@pytest.mark.parametrize(("factor", "kept"), [(1.0, 2), (1.01, 2), (0.8, 1), (1.2, 1)])
+def test_after_an_alarm_windows_of_other_durations_tell_nothing_any_more(factor: float, kept: int) -> None:
+    beliefs = beliefs_of()
+    beliefs.take(results_of(beliefs, []), [])
+    beliefs.take(results_of(beliefs, [], factors=[factor] * ITERATIONS), [], after_alarm=True)
+    assert len(beliefs.windows) == kept
+    beliefs.take(results_of(beliefs, [], factors=[1.5] * ITERATIONS), [])
+    assert len(beliefs.windows) == kept + 1, "without an alarm, they show what loads to expect"
+
+
 def rows_of(model: JobModel) -> list[tuple[int, int]]:
     firsts = model.problem.pipeline.first_nodes
     return [(firsts[stage], firsts[stage + 1]) for stage in range(STAGES)]
