@@ -128,6 +128,11 @@ class Zeusd:
             self.under_way -= 1
         return 200, b""
 
+    @property
+    def clock_changes(self) -> list[int]:
+        """The clocks set so far in MHz, 0 for a reset."""
+        return [values.get("min_clock_mhz", 0) for _, call, values in self.done if "clocks" in call]
+
     def close(self) -> None:
         """Ends the server; its socket file stays, as after a kill."""
         self.runs.set()

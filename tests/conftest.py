@@ -15,6 +15,8 @@ from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
 from running import HANGS_AFTER_S, Processes, children, wait_for
 
+from pfo_fs.device.simulated.gpu import SimulatedKernels
+
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
     del os.environ[variable]
@@ -94,6 +96,15 @@ def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
         monkeypatch.setenv(variable, str(folder))
     return folder
+
+
+@pytest.fixture
+def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
+    """The computing side of simulated GPU `a`."""
+    kernels = SimulatedKernels("a", time_scale=2)
+    yield kernels
+    kernels.stream.synchronize()
+    kernels.close()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml, Fault
+from running import open_fds
 
 from pfo_fs import device
 from pfo_fs.device import clock_process, shared_page
@@ -29,16 +29,6 @@ from pfo_fs.device.shared_page import SharedPage
 UUID = UUIDS[0]
 FUNCTIONS = sorted(name for name in dir(FakeNvml) if name.startswith("nvml") and name != "nvmlShutdown")
 CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
-
-
-def open_descriptors() -> set[int]:
-    """The descriptors of this process that are open."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the listing itself
-            os.fstat(int(name))
-            found.add(int(name))
-    return found
 
 
 class FaultyNvml(FakeNvml):
@@ -161,7 +151,7 @@ class Bench:
             "loads_fd": self._their_loads.detach(), "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
         }  # fmt: skip
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
-        open_before = open_descriptors()
+        open_before = open_fds()
         try:
             return clock_process.main(given)
         finally:
@@ -169,7 +159,7 @@ class Bench:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             gc.collect()  # what is in a cycle would close its descriptor later, when the number is another file's
-            for fd in {*open_descriptors() - open_before, given["page_fd"], given["doorbell_fd"]}:
+            for fd in {*open_fds() - open_before, given["page_fd"], given["doorbell_fd"]}:
                 os.close(fd)
 
     def _end(self) -> None:

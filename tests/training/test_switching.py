@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from running import HANGS_AFTER_S
@@ -18,14 +16,6 @@ from pfo_fs.training.step_parts import choose_switching
 @pytest.fixture
 def clocks() -> FakeClocks:
     return FakeClocks()
-
-
-@pytest.fixture
-def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
-    kernels = SimulatedKernels("a", time_scale=100)
-    yield kernels
-    kernels.stream.synchronize()
-    kernels.close()
 
 
 @pytest.mark.parametrize("asked", ["auto", "device"])
