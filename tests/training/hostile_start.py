@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import logging
 import os
 import resource
 import struct
@@ -19,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from logged import warnings_of
 
 STEPS = 4
 NUMBERS = {  # of system calls on x86-64
@@ -79,13 +80,8 @@ def apply(kind: str, what: Any) -> None:
         os.environ.pop(what, None)
 
 
-def train(arguments: dict[str, Any], told: list[str]) -> dict[str, Any]:
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.WARNING:
-                told.append(record.getMessage())
-
-    logging.getLogger().addHandler(Keep())
+def train(arguments: dict[str, Any]) -> dict[str, Any]:
+    told = warnings_of("")
     import pfo_fs
 
     began = time.monotonic()
@@ -102,7 +98,15 @@ def train(arguments: dict[str, Any], told: list[str]) -> dict[str, Any]:
             opt.metrics()
             longest_s = max(longest_s, time.monotonic() - began)
             steps += 1
-    return {"steps": steps, "longest_s": longest_s, "started_s": started_s, "follows": opt.follows}
+    return {"told": told, "steps": steps, "longest_s": longest_s, "started_s": started_s, "follows": opt.follows}
+
+
+def as_given(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns texts with the bytes that a shell gives."""
+    return {
+        key: value.encode("latin-1").decode(errors="surrogateescape") if isinstance(value, str) else value
+        for key, value in values.items()
+    }
 
 
 def main() -> int:
@@ -116,23 +120,14 @@ def main() -> int:
             case["exit"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             os.write(results, json.dumps({"ended": case["name"], "exit": case["exit"]}).encode() + b"\n")
             continue
-        told: list[str] = []
-        os.environ.update(
-            {
-                key: value.encode("latin-1").decode(errors="surrogateescape")
-                for key, value in case.get("environment", {}).items()
-            }
-        )
-        given = {
-            key: value.encode("latin-1").decode(errors="surrogateescape") if isinstance(value, str) else value
-            for key, value in case.get("arguments", {}).items()
-        }
+        os.environ.update(as_given(case.get("environment", {})))
+        given = as_given(case.get("arguments", {}))
         shared: Any = folder / str(number)
         if case.get("bytes_path"):
             shared = os.fsencode(shared) + b"-\xff"
         apply(case["kind"], case.get("what"))
-        done = train({"shared_dir": shared, **given}, told)
-        os.write(results, json.dumps({"case": case["name"], "told": told, **done}).encode() + b"\n")
+        done = train({"shared_dir": shared, **given})
+        os.write(results, json.dumps({"case": case["name"], **done}).encode() + b"\n")
         return 0
     return 0
 

@@ -81,7 +81,7 @@ def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case
         **{name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")},
         "PFO_FS_GPU": "simulated",
         "PFO_FS_SIM_DIR": str(tmp_path / "sim"),
-        "PYTHONPATH": str(tmp_path / "site"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(PROGRAM.parents[1])]),
         **environment,
     }
     done = subprocess.run(
