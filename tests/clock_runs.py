@@ -15,7 +15,7 @@ from torchrun import clocks_mhz
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.ipc import messages, transport
-from pfo_fs.ipc.process_end import start_of
+from pfo_fs.ipc.process_end import is_stopped, start_of
 
 Start = Callable[..., ClockProcess]
 Kind = TypeVar("Kind", bound=messages.Message)
@@ -35,8 +35,7 @@ def wait_for_end(pid: int) -> None:
 
 def wait_for_stop(pid: int) -> None:
     """Waits until a process is stopped."""
-    stat = Path(f"/proc/{pid}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
+    wait_for(lambda: is_stopped(pid), what="the stop")
 
 
 class GpuLog:

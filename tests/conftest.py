@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +106,19 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
     yield kernels
     kernels.stream.synchronize()
     kernels.close()
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a shell script the interpreter with which processes are started."""
+
+    def replace(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace
 
 
 @pytest.fixture

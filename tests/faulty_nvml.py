@@ -79,7 +79,8 @@ class Bench:
         ended_s: When the clock process has stopped serving.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *faults: Fault) -> None:
+    def __init__(self, folder: Path, *faults: Fault) -> None:
+        patch = self._patch = pytest.MonkeyPatch()
         for module in walk_packages(device.__path__, "pfo_fs.device."):
             import_module(module.name)  # what is imported later would have the real time
         self._time = VirtualTime(patch, "pfo_fs")
@@ -170,7 +171,8 @@ class Bench:
             self._heard = self._ours.recv(1 << 20)
 
     def close(self) -> None:
-        """Closes what a bench has opened, also one that has not run."""
+        """Closes what a bench has opened, also one that has not run, and gives the real time back."""
+        self._patch.undo()
         for end in (self._ours, self._theirs, self._loads, self._their_loads):
             end.close()
         self.page.close()

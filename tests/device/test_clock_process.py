@@ -57,19 +57,6 @@ def locked(clocks: ClockProcess, gpu: GpuLog) -> ClockProcess:
     return clocks
 
 
-@pytest.fixture
-def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes a shell script the interpreter with which processes are started."""
-
-    def replace(script: str) -> None:
-        program = tmp_path / "python"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-
-    return replace
-
-
 def answer_to(clocks: ClockProcess, **request: Any) -> dict[str, Any]:
     clocks.send_request({"id": 1, **request})
     answer = clocks.receive_answer(20)

@@ -26,10 +26,9 @@ NUMBERS = {  # of system calls on x86-64
     "memfd_create": 319, "eventfd2": 290, "pidfd_open": 434, "pipe2": 293, "socketpair": 53, "socket": 41,
     "connect": 42, "bind": 49, "listen": 50, "accept4": 288, "getsockopt": 55, "setsockopt": 54, "sendto": 44,
     "recvfrom": 45, "ftruncate": 77, "fallocate": 285, "flock": 73, "setsid": 112, "vfork": 58, "setpriority": 141,
-    "getpriority": 140,
-    "epoll_create1": 291, "inotify_init1": 294, "fsync": 74, "linkat": 265, "link": 86, "mkdir": 83, "rename": 82,
-    "unlink": 87, "fadvise64": 221, "statfs": 137, "getdents64": 217, "uname": 63, "sched_getaffinity": 204,
-    "poll": 7, "dup": 32, "clone3": 435, "close_range": 436, "getrandom": 318, "statx": 332, "kill": 62,
+    "getpriority": 140, "epoll_create1": 291, "inotify_init1": 294, "fsync": 74, "linkat": 265, "mkdir": 83,
+    "rename": 82, "unlink": 87, "fadvise64": 221, "statfs": 137, "uname": 63, "sched_getaffinity": 204, "poll": 7,
+    "dup": 32, "clone3": 435, "close_range": 436, "statx": 332, "kill": 62,
 }  # fmt: skip
 
 
@@ -70,10 +69,6 @@ def apply(kind: str, what: Any) -> None:
         refuse_call(*what)
     elif kind == "descriptors":
         leave_descriptors(what)
-    elif kind == "closed":
-        for fd in what:
-            os.close(fd)
-            setattr(sys, ("stdin", "stdout", "stderr")[fd], None)
     elif kind == "limit":
         resource.setrlimit(getattr(resource, what[0]), (what[1], resource.getrlimit(getattr(resource, what[0]))[1]))
     elif kind == "unset":

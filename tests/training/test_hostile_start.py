@@ -57,22 +57,6 @@ def in_environment(**variables: str) -> Case:
     return {"name": f"in the environment {variables}", "kind": "none", "environment": variables}
 
 
-# What users meet; the rest is in the slow test.
-COMMON = [
-    *of_kind("name", "os.memfd_create", "os.eventfd", "os.pidfd_open", "os.register_at_fork", "fcntl.F_OFD_SETLK"),
-    *of_kind("call", ["memfd_create", errno.EPERM], ["eventfd2", errno.ENOSYS]),
-    *of_kind("descriptors", 0, 5, 8),
-    *of_kind("closed", [0, 1, 2]),
-    *of_kind("limit", ["RLIMIT_FSIZE", 0]),
-    given(job_metadata=UNREADABLE),
-    given(pp_degree="two"),
-    given(shared_dir="a\0b"),
-    given(scheduler="no.such:Class"),
-    in_environment(SLURM_JOB_ID="7", SLURM_CLUSTER_NAME=UNREADABLE),
-    {"name": "bytes path", "kind": "none", "bytes_path": True},
-]
-
-
 def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case]:
     """Runs the program; returns what each case reported, by name."""
     (tmp_path / "site").mkdir(exist_ok=True)
@@ -122,7 +106,20 @@ CALLS = (
     "poll dup clone3 close_range statx kill"
 ).split()
 HOSTS: dict[str, tuple[list[Case], int]] = {
-    "what users have met": (COMMON, 1),
+    "what users have met": (
+        [
+            *of_kind("call", ["eventfd2", errno.ENOSYS]),
+            *of_kind("limit", ["RLIMIT_FSIZE", 0]),
+            *of_kind("name", "os.memfd_create", "os.eventfd", "os.pidfd_open", "os.register_at_fork"),
+            given(job_metadata=UNREADABLE),
+            given(pp_degree="two"),
+            given(shared_dir="a\0b"),
+            given(scheduler="no.such:Class"),
+            in_environment(SLURM_JOB_ID="7", SLURM_CLUSTER_NAME=UNREADABLE),
+            {"name": "bytes path", "kind": "none", "bytes_path": True},
+        ],
+        1,
+    ),
     # Where helper and clock process fail later, for want of the same name, each of them may be one warning more.
     "without any name that a Python may lack": (of_kind("name", *optional_names()), 4),
     "a container that refuses a system call": (of_kind("call", *([call, errno.EPERM] for call in CALLS)), 1),
@@ -130,7 +127,6 @@ HOSTS: dict[str, tuple[list[Case], int]] = {
     "few descriptors, and without what a shell gives": (
         [
             *of_kind("descriptors", *range(9)),
-            *of_kind("closed", [0], [1], [2], [0, 1, 2]),
             *of_kind("limit", ["RLIMIT_FSIZE", 4096]),
             *of_kind("unset", "HOME", "PATH", "TMPDIR"),
             *(given(**{name: UNREADABLE}) for name in ("scheduler", "clock_backend", "switching")),

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from hypothesis import given
-from test_instruction_tracker import STEPS, B, F, FakeClocks, Told, follow, run
+from test_instruction_tracker import STEPS, B, F, Told, follow, run
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
@@ -88,18 +89,8 @@ class Device:
 
 
 @pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
 def queue() -> Queue:
     return Queue()
-
-
-@pytest.fixture
-def told() -> list[str]:
-    return []
 
 
 @pytest.fixture
@@ -185,7 +176,6 @@ def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
         while queue:
             device.reach()
     plan = device.requests._follower.plan
-    assert plan is not None
     before = plan.gap_ns[-1], plan.expected_ns(0, plan.last)
     for _ in range(3):
         run(tracker, *names)
@@ -216,9 +206,10 @@ def test_two_stages_of_a_rank_have_kinds_of_their_own(tracker: InstructionTracke
 
 
 def test_the_longest_schedule_is_followed_to_its_end(tracker: InstructionTracker, device: Device, queue: Queue) -> None:
-    count = 65_535
-    tracker.set_schedule([(F, 900 + 15 * (place % 2)) for place in range(count)])
-    run(tracker, *[F] * count)
+    count = 65_535  # of more names than the page's table holds
+    tracker.set_schedule([(f"name {place}", 900 + 15 * (place % 2)) for place in range(count)])
+    run(tracker, *[f"name {place}" for place in range(count)])
+    assert tracker._on_mismatch == []
     assert len(queue) == 2 * count + 2
     assert len(set(queue)) == len(queue)
     assert device.reach(2 * count) in {900, 915}

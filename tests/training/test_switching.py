@@ -5,17 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+from fake_clocks import FakeClocks
 from running import HANGS_AFTER_S
-from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.training.step_parts import choose_switching
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
 
 
 @pytest.mark.parametrize("asked", ["auto", "device"])
@@ -45,7 +40,6 @@ def test_a_mark_is_written_when_the_simulated_device_gets_there(
     clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = choose_switching("device", clocks, "simulated:a", kernels).marker
-    assert marker is not None
     marker.set_plan([900], [0])
     gets_there = threading.Event()
     monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(HANGS_AFTER_S))
