@@ -32,13 +32,10 @@ CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
 
 
 class FaultyNvml(FakeNvml):
-    """GPUs that keep a locked clock and a power limit, and whose power grows by 10 W every second."""
+    """GPUs whose power grows by 10 W every second."""
 
     def __init__(self, now_s: Callable[[], float], *faults: Fault) -> None:
         self.now_s = now_s
-        self.set_mhz: list[int] = []
-        self.lock_mhz = 0
-        self.resets_without_effect = 0
         self.arbitrated: Callable[[int], int] = lambda mhz: mhz
         """What others make of the clock that is locked."""
         super().__init__()
@@ -48,16 +45,10 @@ class FaultyNvml(FakeNvml):
     def power_w(self) -> float:
         return 100 + 10 * self.now_s()
 
-    def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self.lock_mhz = high
-        self.set_mhz.append(high)
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
-        if self.resets_without_effect:
-            self.resets_without_effect -= 1
-            return
-        self.lock_mhz = 0
-        self.set_mhz.append(0)
+    @property
+    def set_mhz(self) -> list[int]:
+        """The clocks that were set, 0 for a reset."""
+        return [mhz for _, mhz in self.locked]
 
     def nvmlDeviceGetClockInfo(self, handle: int, which: int) -> int:
         return self.arbitrated(self.lock_mhz or 1410)

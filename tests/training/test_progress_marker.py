@@ -115,12 +115,21 @@ def codes(queue: Queue) -> list[int]:
 # ---- marks
 
 
-def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue: Queue) -> None:
-    run(tracker, F, B)
-    tracker.set_schedule([(F, 900)])
-    tracker.set_schedule(None)
+@pytest.mark.parametrize("ends", ["the schedule", "the clock process"])
+def test_without_a_schedule_or_a_clock_process_nothing_is_marked(
+    tracker: InstructionTracker, marker: ProgressMarker, queue: Queue, ends: str
+) -> None:
     run(tracker, F, B)
     assert queue == []
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B)
+    marked = len(queue)
+    if ends == "the schedule":
+        tracker.set_schedule(None)
+    else:
+        marker.stop()
+    run(tracker, F, B)
+    assert len(queue) == marked > 0
 
 
 def test_each_step_has_another_turn_and_the_turns_wrap_around(marker: ProgressMarker, queue: Queue) -> None:
@@ -419,17 +428,6 @@ def test_a_forked_child_marks_nothing(tracker: InstructionTracker, queue: Queue,
     tracker.step_end()
     run(tracker, F)
     assert queue == before
-
-
-def test_after_the_clock_process_was_lost_nothing_is_marked_from_the_next_step_on(
-    tracker: InstructionTracker, marker: ProgressMarker, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    marked = len(queue)
-    marker.stop()
-    run(tracker, F, B)
-    assert len(queue) == marked
 
 
 def test_steps_in_which_half_of_the_ranks_follow_teach_nothing_of_the_others(
