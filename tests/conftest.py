@@ -9,14 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from clock import Clock
+from fake_nvml import Fault
 from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
 from running import HANGS_AFTER_S, Processes, children, wait_for
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
+
+if TYPE_CHECKING:
+    from faulty_nvml import Bench
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -106,6 +111,22 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
     yield kernels
     kernels.stream.synchronize()
     kernels.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a clock process over NVML that fails in some way, in virtual time."""
+    from faulty_nvml import Bench
+
+    made: list[Bench] = []
+
+    def make(*faults: Fault) -> Bench:
+        made.append(Bench(tmp_path, *faults))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

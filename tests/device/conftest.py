@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clock_runs import GpuLog, Start
-from fake_nvml import FakeNvml, Fault
-from faulty_nvml import Bench
+from fake_nvml import FakeNvml
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clock_client import ClockProcess
@@ -26,20 +25,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(variable, raising=False)
     return module
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a clock process over NVML that fails in some way, in virtual time."""
-    made: list[Bench] = []
-
-    def make(*faults: Fault) -> Bench:
-        made.append(Bench(tmp_path, *faults))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 @pytest.fixture
