@@ -57,7 +57,7 @@ def in_environment(**variables: str) -> Case:
     return {"name": f"in the environment {variables}", "kind": "none", "environment": variables}
 
 
-def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case]:
+def run(tmp_path: Path, cases: list[Case]) -> dict[str, Case]:
     """Runs the program; returns what each case reported, by name."""
     (tmp_path / "site").mkdir(exist_ok=True)
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
@@ -66,7 +66,6 @@ def run(tmp_path: Path, cases: list[Case], **environment: str) -> dict[str, Case
         "PFO_FS_GPU": "simulated",
         "PFO_FS_SIM_DIR": str(tmp_path / "sim"),
         "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(PROGRAM.parents[1])]),
-        **environment,
     }
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path)],
