@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from fake_clocks import FakeClocks
 from schedule_rank import Rank
+
+from pfo_fs.device.shared_page import SharedPage
 
 
 @pytest.fixture
 def clocks() -> FakeClocks:
     return FakeClocks()
+
+
+@pytest.fixture
+def page() -> Iterator[SharedPage]:
+    made = SharedPage.create()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -313,13 +313,6 @@ def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
 
 
 @pytest.fixture
-def page() -> Iterator[SharedPage]:
-    made = SharedPage.create()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def client(page: SharedPage) -> LoadClient:
     return LoadClient(page.words, (1410, 1210))
 
