@@ -43,6 +43,7 @@ class FakeNvml(ModuleType):
     Attributes:
         fails: The fault of a function, by its name, or the error code that it always raises.
         calls: How often each function was called.
+        locked: (GPU, MHz) of each change of a clock, 0 for a reset; `lock_mhz` is in force.
     """
 
     NVMLError = NVMLError
@@ -57,7 +58,8 @@ class FakeNvml(ModuleType):
         self.energy_mj = 5_000
         self.power_mw = 100_000
         self.reasons = 0x1  # idle
-        self.locked: list[Any] = []
+        self.locked: list[tuple[int, int]] = []
+        self.lock_mhz = self.resets_without_effect = 0
         self.open = 0
         self.limit_mw = 400_000
         self.processes: list[Any] = []
@@ -123,10 +125,15 @@ class FakeNvml(ModuleType):
         return {405: [420, 210], 1593: [210, 1410, 1395]}[memory_mhz]
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: int, low: int, high: int) -> None:
-        self.locked.append((handle, low, high))
+        self.lock_mhz = high
+        self.locked.append((handle, high))
 
     def nvmlDeviceResetGpuLockedClocks(self, handle: int) -> None:
-        self.locked.append((handle, "reset"))
+        if self.resets_without_effect:
+            self.resets_without_effect -= 1
+            return
+        self.lock_mhz = 0
+        self.locked.append((handle, 0))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
         return self.energy_mj

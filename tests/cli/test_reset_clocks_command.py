@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,40 +32,36 @@ def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: 
     assert '"reset"' in (sim_dir / "good.log").read_text().splitlines()[-1]
 
 
-def reset(patch: pytest.MonkeyPatch, folder: Path, *faults: Fault, wait: str = "5") -> tuple[int, str, Bench]:
-    """Runs the command, in virtual time, over a GPU that is locked at 900 MHz."""
-    bench = Bench(patch, folder, *faults)
-    bench.nvml.lock_mhz = 900
-    done = CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}", "--wait", wait])
-    bench.close()
-    return done.exit_code, done.output, bench
+def reset(one: Bench) -> tuple[int, str]:
+    """Runs the command, in virtual time, over a GPU that is locked at 900 MHz; returns its status and its output."""
+    one.nvml.lock_mhz = 900
+    done = CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}", "--wait", "5"])
+    return done.exit_code, done.output
 
 
-def test_a_driver_that_refuses_at_first_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fault = Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4)
-    status, output, bench = reset(monkeypatch, tmp_path, fault)
-    assert (status, bench.nvml.lock_mhz) == (0, 0), output
+def test_a_driver_that_refuses_at_first_is_asked_again(bench: Callable[..., Bench]) -> None:
+    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4))
+    status, output = reset(one)
+    assert (status, one.nvml.lock_mhz) == (0, 0), output
 
 
 @pytest.mark.parametrize("code", [4, 10, 15, 999])
-def test_the_exit_status_says_that_the_driver_does_not_reset(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
-) -> None:
-    status, output, bench = reset(monkeypatch, tmp_path, Fault("nvmlDeviceResetGpuLockedClocks", code))
+def test_the_exit_status_says_that_the_driver_does_not_reset(bench: Callable[..., Bench], code: int) -> None:
+    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", code))
+    status, output = reset(one)
     assert status == 1
     assert f"NVML error {code}" in " ".join(output.split())
-    assert bench.nvml.lock_mhz == 900
-    assert bench.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
+    assert one.nvml.lock_mhz == 900
+    assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
 
 
 def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(monkeypatch, tmp_path)
+    one = bench()
     clock_note(UUID).write(0, 900)
     limit_note(UUID).write(400, 200)
     monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
-    bench.nvml.lock_mhz, bench.nvml.limit_mw = 900, 200_000
+    one.nvml.lock_mhz, one.nvml.limit_mw = 900, 200_000
     assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
-    assert (bench.nvml.lock_mhz, bench.nvml.limit_mw, bench.notes()) == (0, 400_000, set())
-    bench.close()
+    assert (one.nvml.lock_mhz, one.nvml.limit_mw, one.notes()) == (0, 400_000, set())

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,28 +98,26 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"])
 def test_a_gpu_that_lists_no_clocks_is_no_gpu_whose_clocks_are_ok(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """The answer is the one that the clock process of a job gets."""
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "none"))
-    bench = Bench(monkeypatch, tmp_path, Fault(name, 3))
+    bench(Fault(name, 3))
     gpu = open_gpu(f"nvml:{UUIDS[0]}")
     line, *ways = check_clocks(gpu)
     assert line.ok is False
     assert f"of {name}" in ways[0].found
     assert f"of {name}" in gpu.try_reset()
     gpu.close()
-    bench.close()
 
 
-def test_a_gpu_without_any_energy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_gpu_without_any_energy_is_told(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     faults = [Fault(f"nvmlDeviceGet{what}", 3) for what in ("TotalEnergyConsumption", "PowerUsage")]
-    bench = Bench(monkeypatch, tmp_path, *faults)
+    one = bench(*faults)
     monkeypatch.setenv("PFO_FS_GPU", f"nvml:{UUIDS[0]}")
     found = check_node()[0]
     assert (found.name, found.ok) == ("GPUs", True)
     assert "no energy" in found.found
     assert "nvmlDeviceGetPowerUsage" in found.found
-    bench.nvml.names = ["NVIDIA GH200 480GB"] * 3
+    one.nvml.names = ["NVIDIA GH200 480GB"] * 3
     assert "CPU included" in check_node()[0].found
-    bench.close()
