@@ -36,8 +36,7 @@ def arguments(profile: Path, *more: str | Path) -> list[str | Path]:
 
 
 def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profile: Path) -> None:
-    shown = pfo_fs(*arguments(profile), columns=80)
-    assert shown.returncode == 0, shown.stderr
+    shown = pfo_fs(*arguments(profile), columns=80, code=0)
     for name in ("max clocks", "one frequency", "one per stage", "planned", "gap"):
         assert name in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
@@ -45,8 +44,7 @@ def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profil
 
 @pytest.mark.slow
 def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"), code=0)
     document = parse_schedule_yaml((tmp_path / "out" / "plan.yaml").read_bytes())
     job = JobInfo(pp_degree=3, dp_degree=1, tp_degree=1, world_size=3)
     clocks = [1400 - 15 * n for n in range(8)]
@@ -58,8 +56,7 @@ def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: P
 
 
 def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--format", "lowtime", "-o", tmp_path))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--format", "lowtime", "-o", tmp_path), code=0)
     plan = read_plan(tmp_path / "freqs_pipeline_00000.py")
     names = [[i.name for i in order] for order in make_pipeline("1f1b", 3, 6).orders]
     assert [[name for name, _ in order] for order in plan] == names
@@ -68,8 +65,7 @@ def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tm
 @pytest.mark.slow
 def test_a_frontier_is_a_table_plans_and_pictures(profile: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out), code=0)
     with (out / "frontier.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 7
@@ -84,9 +80,8 @@ def test_a_frontier_is_a_table_plans_and_pictures(profile: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
-    assert pfo_fs(*arguments(profile, "--frontier", "6", "-o", tmp_path)).returncode == 0
-    done = pfo_fs(*arguments(profile, "--frontier", "4", "-o", tmp_path))
-    assert done.returncode == 1
+    pfo_fs(*arguments(profile, "--frontier", "6", "-o", tmp_path), code=0)
+    done = pfo_fs(*arguments(profile, "--frontier", "4", "-o", tmp_path), code=1)
     assert "plan_00004.yaml and 1 more" in done.stderr
 
 
@@ -124,8 +119,7 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     profile: Path, more: list[str], message: str
 ) -> None:
-    done = pfo_fs(*arguments(profile, *more))
-    assert done.returncode == 1
+    done = pfo_fs(*arguments(profile, *more), code=1)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -152,8 +146,7 @@ def costs_file(tmp_path: Path, **costs: object) -> Path:
 
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
     path = costs_file(tmp_path, latency_s={"1400": 9.0})
-    shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"))
-    assert shown.returncode == 0, shown.stderr
+    shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"), code=0)
     assert "one clock for each rank" in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 

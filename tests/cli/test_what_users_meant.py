@@ -9,20 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import pfo_fs
 from jobs import make_job, rank_infos, register
-from typer.testing import CliRunner, Result
 
-from pfo_fs.cli import app
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.errors import ConfigError, StoreError
 from pfo_fs.store import Files
 from pfo_fs.training.job_request import checked_directory
 from pfo_fs.training.optimizer import PFOFileOptimizer
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
 
 EVERY_HELP = """
 import sys, typer
@@ -87,19 +81,17 @@ def test_every_command_takes_the_directory_as_its_last_argument_as_an_option_and
     monkeypatch.chdir(tmp_path)
     folder = make_job(tmp_path / "pfo", 1)
     parts = [part.replace("{job}", folder.job_id) for part in command]
-    as_argument, as_option = run(*parts, tmp_path / "pfo"), run(*parts, "-d", tmp_path / "pfo")
-    assert (as_argument.exit_code, as_argument.output) == (as_option.exit_code, as_option.output)
-    assert run(*parts, tmp_path / "pfo", "-d", tmp_path).exit_code == 2
-    monkeypatch.setenv("PFO_FS_SHARED_DIR", str(tmp_path / "pfo"))
-    by_environment = run(*parts)
-    assert (as_option.exit_code, as_option.output) == (by_environment.exit_code, by_environment.output)
+    forms = pfo_fs(*parts, tmp_path / "pfo"), pfo_fs(*parts, "-d", tmp_path / "pfo")
+    pfo_fs(*parts, tmp_path / "pfo", "-d", tmp_path, code=2)
+    forms = *forms, pfo_fs(*parts, PFO_FS_SHARED_DIR=str(tmp_path / "pfo"))
+    assert len({(done.returncode, done.said) for done in forms}) == 1
 
 
 def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     register(make_job(tmp_path / "pfo", 1), rank_infos(1))
-    assert run("status", "~/pfo").exit_code == 0
-    assert run("status", "--shared-dir=~/pfo").exit_code == 0
+    pfo_fs("status", "~/pfo", code=0)
+    assert pfo_fs("status", "--shared-dir=~/pfo").returncode == 0
     assert checked_directory("~/pfo") == str(tmp_path / "pfo")
 
 
@@ -108,7 +100,7 @@ def test_only_the_last_part_of_a_path_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"typo is not there: is the path right"):
         Files(tmp_path / "typo" / "pfo", create=True)
     assert not (tmp_path / "typo").exists()
-    assert isinstance(run("daemon", tmp_path / "typo" / "deep").exception, StoreError)
+    assert "typo is not there" in pfo_fs("daemon", tmp_path / "typo" / "deep").said
     assert not (tmp_path / "typo").exists()
 
 

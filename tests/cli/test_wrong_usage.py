@@ -64,14 +64,20 @@ prune ROOT --older-than -1d                             2 12h, 30d or 8w
 prune empty                                             1 is not a shared directory of pfo-fs
 check nobody -d ROOT                                    2 is not a job in
 reset-clocks                                            2 name the GPUs
-power-limit none.json --factor 1.05                     2 --factor belongs to --selector max-slowdown
-power-limit none.json --selector max-slowdown           2 needs --factor
+power-limit n.json --factor 1.05                        2 --factor belongs to --selector max-slowdown
+power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
+power-limit n.json --selector max-slowdown              2 needs --factor
 power-limit n.json --selector max-slowdown --factor 5   2 give 1.05
+power-limit n.json --selector max-slowdown --factor 0.9 2 1.05 allows 5 %
+power-limit n.json --eta-knob 2                         2 between 0 (time) and 1 (energy)
+power-limit n.json --world-size 0                       2 1 or more
 doctor --peer 2                                         2 name the directory
 doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
 plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
 simulate --gpu H100                                     2 'a100', 'a40'
+simulate --trace job.csv --generated 3                  2 give --num-microbatches
+simulate --num-microbatches 4 --loads trace             2 --loads needs --trace
 demo --slowdown 3                                       2 give 1.03
 """
 
@@ -96,8 +102,7 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
     before = sorted(os.walk(job.files.root))
     typed, code, text = re.split(r"  +([12]) ", case)
     done = pfo_fs(*(names.get(word, word) for word in shlex.split(typed)))
-    said = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-    assert (done.returncode, text in said) == (int(code), True), said
-    assert not any(word in said for word in ("Traceback", "Errno", "pydantic", "Input should"))
+    assert (done.returncode, text in done.said) == (int(code), True), done.said
+    assert not any(word in done.said for word in ("Traceback", "Errno", "pydantic", "Input should"))
     assert sorted(os.walk(job.files.root)) == before
     assert job.read_file(layout.YAML) is None

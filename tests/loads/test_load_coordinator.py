@@ -22,13 +22,9 @@ def test_ranks_with_less_work_run_slower_no_step_is_longer_and_the_saving_is_tol
     state = job.coordinator.state
     assert job.saved > 0.08
     assert job.late < 1e-3
-    assert state.saved is not None
     assert abs(state.saved - job.saved) < max(0.01, 3 * (state.saved_error or 0))
-    assert state.explained is not None
     assert state.explained > 0.95
     assert f"saves {100 * state.saved:.1f} ± " in state.text
-    assert state.late is not None
-    assert state.late_error is not None
     assert abs(state.late - job.late) < 3 * state.late_error < 0.01
     assert f"against {state.controls} control steps" in state.text
     assert "Batches of equal work" in state.text
@@ -42,7 +38,6 @@ def test_the_last_step_is_told_as_it_ran_and_as_it_would_have_at_the_highest_clo
     number = job.step - 1
     job.tell(job.step)
     last = job.coordinator.state.last
-    assert last is not None
     assert (last.step, last.lanes, sorted(last.lane)) == (number, 4, [0, 1, 2, 3])
     loads = job.loads(number).sum(axis=1)
     assert list(last.lane) == sorted(range(4), key=lambda lane: -loads[lane])
@@ -55,7 +50,6 @@ def test_of_many_lanes_a_few_are_told_among_them_those_with_most_and_least_work_
     full_s = np.linspace(1.0, 3.0, 100)
     work_s = np.where(np.arange(100) == 50, 4.0, full_s)
     last = last_step(7, np.full(100, 1200.0), work_s, full_s)
-    assert last is not None
     assert len(last.lane) <= SHOWN_LANES
     assert {0, 50, 99} <= {*last.lane}
     assert last.lanes == 100
@@ -117,7 +111,6 @@ def test_time_that_lower_clocks_cost_beside_the_work_is_told_though_no_model_kno
     job.beside = lambda step, mhz: (0.2 if mhz == TOP_MHZ else 0.22, WAIT_W)  # such as collectives at a low clock
     job.run(400)
     state = job.coordinator.state
-    assert state.late is not None
     assert state.late_error is not None
     assert state.late > 3 * state.late_error
     assert abs(state.late - job.late) < 2 * state.late_error
@@ -148,7 +141,6 @@ def test_the_saving_that_is_told_is_the_true_one_also_beside_evaluations(every: 
         job.beside = lambda step, mhz: (2.0, 300.0) if step % every == 0 else (0.2, WAIT_W)
     job.run(250)
     state = job.coordinator.state
-    assert state.saved is not None
     assert state.saved_error is not None
     assert abs(state.saved - job.saved) < 3 * state.saved_error
 
@@ -240,7 +232,6 @@ def test_all_ranks_of_a_pipeline_get_one_clock_from_loads_that_one_of_them_knows
     state = job.coordinator.state
     assert job.saved > 0.08
     assert job.late < 1e-3
-    assert state.saved is not None
     assert abs(state.saved - job.saved) < max(0.01, 3 * (state.saved_error or 0))
     known = list(job.loads(job.step))
     assert min(job.run(loads=[known[0], None, *known[2:]])) == TOP_MHZ, "the loads of one pipeline are not known"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pfo_fs import InstructionProfilingResult, OfflineProfilingResult
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import (
     Measurement,
@@ -20,8 +22,9 @@ from pfo_fs.planner import (
     read_profile,
 )
 from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, read_table, table_text
 
-HEADER = "stage,instruction,frequency,time,energy\n"
+HEADER = ",".join(COLUMNS) + "\n"
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -181,3 +184,81 @@ def test_no_option_lies_below_the_hull(measured: list[Measurement], power_w: flo
         for ratio, cost_w in zip(table.ratio[0, own], table.cost_w[0, own], strict=True):
             if t0 <= ratio <= t1:
                 assert cost_w >= c0 + (c1 - c0) * (ratio - t0) / (t1 - t0) - 1e-6
+
+
+# ---- the one reader and writer of profile CSVs: exact on the way there and back, and never more than a PlanError
+
+
+cells = st.one_of(
+    st.sampled_from(["", "0", "forward", "1410", "0.1", "1e999", "nan", "-1", '"', "1_0", "\x00", "9" * 400, "0x10"]),
+    st.text(max_size=8),
+)
+
+
+@given(
+    st.one_of(st.text(), st.lists(st.lists(cells, max_size=7).map(",".join)).map(lambda rows: HEADER + "\n".join(rows)))
+)
+@example(HEADER + "0,forward,1410,0.1,20\n0,forward,1410,0.1,20,1\n")
+@example(HEADER + '0,"forward,1410,0.1,20\n')
+@example("," * 100_000)
+def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
+    try:
+        table = read_table("p.csv", text)
+    except PlanError as error:
+        assert str(error).startswith("p.csv")
+    else:
+        assert set(COLUMNS) <= set(table.columns)
+        assert (table["time"] > 0).all()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(50, 2000), *[st.floats(1e-9, 1e5)] * 2))
+)
+def test_what_is_written_is_read_exactly(rows: list[tuple[int, str, int, float, float]]) -> None:
+    table = read_table("p.csv", table_text(rows, COLUMNS))
+    assert [tuple(row) for row in table.itertuples(index=False)] == rows
+
+
+# ---- profiles as Zeus's profiler holds them survive their CSV
+
+
+values_by_clock = st.dictionaries(st.integers(200, 2000), st.floats(0.001, 100), min_size=1, max_size=5)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> InstructionProfilingResult:
+    results = []
+    for rank in range(draw(st.integers(1, 4))):
+        forward, backward = draw(values_by_clock), draw(values_by_clock)
+        results.append(
+            OfflineProfilingResult(
+                rank=rank,
+                dp_rank=0,
+                pp_rank=rank,
+                tp_rank=0,
+                forward_time=forward,
+                forward_energy={mhz: value * 2 for mhz, value in forward.items()},
+                backward_time=backward,
+                backward_energy={mhz: value * 3 for mhz, value in backward.items()},
+            )
+        )
+    return InstructionProfilingResult(results)
+
+
+@given(profile=profiles())
+def test_a_profile_survives_its_csv(
+    profile: InstructionProfilingResult, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "profile.csv"
+    profile.to_csv(path)
+    assert tuple(next(csv.reader(path.read_text().splitlines()))) == (*RANK_COLUMNS, *COLUMNS)
+    read = read_table(path)
+    for result in profile.root:
+        rows = read[read["stage"] == result.pp_rank]
+        for name, times_s, energies_j in (
+            ("forward", result.forward_time, result.forward_energy),
+            ("backward", result.backward_time, result.backward_energy),
+        ):
+            of_name = rows[rows["instruction"] == name].set_index("frequency")
+            assert of_name["time"].to_dict() == times_s
+            assert of_name["energy"].to_dict() == energies_j

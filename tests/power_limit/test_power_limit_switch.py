@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from commands import pfo_fs
 from power_limit_fakes import FakeGpu, FakeMonitor, limits_set
-from typer.testing import CliRunner
+from running import wait_for
 
-from pfo_fs.cli import app
 from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.ipc.messages import ProgressReport
 from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
@@ -20,8 +19,6 @@ from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.states import Done
 from pfo_fs.reports.status import collect_status
 from pfo_fs.store import SharedDirectory
-
-Wait = Callable[..., Any]
 
 
 @pytest.fixture
@@ -74,9 +71,7 @@ def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_wo
 
 
 @pytest.mark.slow
-def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
-    sim_dir: Path, tmp_path: Path, wait_for: Wait
-) -> None:
+def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(sim_dir: Path, tmp_path: Path) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
     kernels = monitor.simulated_kernels(time_scale=20)
     options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
@@ -86,22 +81,19 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
             def one() -> bool:
                 optimizer.on_step_begin()
                 kernels.run("forward")
-                optimizer.on_step_end()
                 return condition()
 
             wait_for(one)
 
         def switch(*arguments: str) -> dict[str, Any]:
-            result = CliRunner().invoke(app, [*arguments, "-d", str(tmp_path / "pfo"), "--wait", "--json"])
-            assert result.exit_code == 0, result.output
-            (job,) = json.loads(result.output)["jobs"]
-            return cast("dict[str, Any]", job)
+            (job,) = pfo_fs(*arguments, "-d", tmp_path / "pfo", "--wait", "--json").answer["jobs"]
+            return dict(job)
 
         step_until(lambda: isinstance(optimizer.state, Done))
         chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
         assert chosen < before
-        told = CliRunner().invoke(app, ["target", "latest", "--slowdown", "1.1", "-d", str(tmp_path / "pfo")])
-        assert (told.exit_code, "the job sets one power limit itself" in told.output) == (3, True)
+        told = pfo_fs("target", "latest", "--slowdown", 1.1, "-d", tmp_path / "pfo")
+        assert (told.returncode, "the job sets one power limit itself" in told.said) == (3, True)
         job = switch("off", "--all")  # no step begins meanwhile: the clock processes follow by themselves
         assert (job["held_ranks"], job["ranks"]) == ([0], 1)
         assert limits_set(sim_dir)[-1] == before
@@ -113,6 +105,5 @@ def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
     shared = SharedDirectory.open(tmp_path / "pfo")
     wait_for(lambda: collect_status(shared).jobs[0].state == "ended", what="the job's end")
     (row,) = collect_status(shared).jobs
-    assert row.job is not None
     assert (row.job.coordination, row.job.scheduler, row.last_error) == ("none", "power_limit", "")
     monitor.close()

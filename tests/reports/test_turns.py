@@ -71,23 +71,11 @@ def trial(data: JobData) -> JobData:
     return job(data, (0, {}), (40, {"until": 100, "after": 0, "turns": ROUND}), last=199)
 
 
-def test_after_its_end_a_schedule_s_steps_are_those_of_the_one_that_follows(trial: JobData) -> None:
-    spans = [(w.number if w else None, first, end, share) for w, first, end, share in spans_of(trial, 200)]
-    assert spans == [(0, 0, 40, 1.0), (1, 40, 100, 0.5), (0, 100, 200, 1.0)]
-
-
 def test_steps_in_turns_count_by_half(trial: JobData) -> None:
-    counts = [
-        (window.number if window else None, bool(window and window.schedules), n) for window, n in steps_of(trial)
-    ]
+    counts = [(window.number, bool(window.schedules), count) for window, count in steps_of(trial)]
     assert counts == [(0, True, 40), (1, True, 30), (1, False, 30), (0, True, 100)]
     like = measured(trial)
-    assert like.measured is not None
-    assert like.measured.energy_j is not None
-    assert like.without is not None
-    assert like.without.energy_j is not None
     total = total_of(trial, savings_of(trial))
-    assert total is not None
     assert total.iterations == total.known == 200
     assert total.energy_j == pytest.approx(170 * like.measured.energy_j + 30 * like.without.energy_j)
 
@@ -95,6 +83,7 @@ def test_steps_in_turns_count_by_half(trial: JobData) -> None:
 @pytest.mark.parametrize(
     ("term", "spans"),
     [
+        ({"until": 100, "after": 0, "turns": ROUND}, [(0, 0, 40, 1.0), (1, 40, 100, 0.5), (0, 100, 150, 1.0)]),
         ({"until": 100, "turns": ROUND}, [(0, 0, 40, 1.0), (1, 40, 100, 0.5), (None, 100, 150, 1.0)]),
         ({"until": 100, "after": 1, "turns": ROUND}, [(0, 0, 40, 1.0), (1, 40, 100, 0.5), (1, 100, 150, 1.0)]),
         ({"turns": [1, 3]}, [(0, 0, 40, 1.0), (1, 40, 150, 0.75)]),
@@ -111,18 +100,12 @@ def test_a_schedule_that_another_one_replaces_has_the_steps_before(
 
 def test_without_a_scheduler_s_figures_a_schedule_is_compared_with_the_ranks_that_had_no_turn(trial: JobData) -> None:
     savings, like = savings_of(trial), measured(trial)
-    assert savings.baseline is not None
-    assert like.without is not None
     assert savings.baseline.energy_j == like.without.energy_j
     assert "in turns" in savings.baseline.origin
 
 
 def test_ranks_that_follow_a_lower_clock_take_less_energy_than_the_same_ranks_without(data: JobData) -> None:
     window = measured(data)
-    assert window.measured is not None
-    assert window.without is not None
-    assert window.measured.energy_j is not None
-    assert window.without.energy_j is not None
     assert window.measured.energy_j < 0.99 * window.without.energy_j
     assert window.measured.ranks == window.without.ranks == 8
 

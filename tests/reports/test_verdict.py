@@ -24,7 +24,6 @@ PLAN = {"energy_saved": 0.1, "energy_saved_error": 0.001, "more_time": 0.0001, "
 
 def with_plan(data: JobData, **figures: float) -> JobData:
     """The job, as if this were measured of its plan in force."""
-    assert data.model is not None
     return replace(data, model=data.model.model_copy(update={**PLAN, "off_target": 0.0, **figures}))
 
 
@@ -52,7 +51,6 @@ def test_the_verdict_says_what_is_saved_and_what_it_costs(data: JobData, figures
 
 def test_the_verdict_says_what_to_do_next(data: JobData) -> None:
     job = with_plan(data)
-    assert job.current is not None
     for settled, said in ((True, "there is nothing to do"), (False, "look again in some minutes")):
         assert said in sentence(replace(job, current=job.current.model_copy(update={"converged": settled})))
     assert sentence(replace(job, end=bodies.EndBody(reason="finished"))).endswith("The job has ended.")
@@ -81,7 +79,6 @@ def by_hand(played: JobFolder, slower: float) -> JobData:
     source = bodies.Source(kind="yaml", sha256="0" * 64)
     schedules = list(next(w for w in data.windows if w.schedules).schedules.values())
     played.write_schedule(number, 1, data.last_step + 1, source, schedules, data.infos)
-    assert first.measured is not None
     results = []
     for info in data.infos:
         span_s = first.measured.span_s * (1 + slower)
@@ -113,7 +110,6 @@ def test_a_schedule_by_hand_over_clocks_from_loads_is_judged_by_what_loads_expec
     assert "because of schedule.yaml" in verdict_of(told).harm
     assert "from loads" not in str(headline_section(told, savings_of(told))["title"])
     total = total_of(told, savings_of(told))
-    assert total is not None
     assert not total.compared, "what is by hand was not measured by loads"
 
 
@@ -130,8 +126,6 @@ def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolde
 def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:
     job = with_plan(data, more_time=0.2, off_target=0.0)
     late = with_plan(data, more_time=0.2, off_target=0.2)
-    assert job.current is not None
-    assert job.current.source is not None
     inputs = PlanInputs(straggler=Straggler(slowdown=1.2))
     source = job.current.source.model_copy(update={"plan_inputs": inputs})
     waits = replace(late, current=job.current.model_copy(update={"source": source}))

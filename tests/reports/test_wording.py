@@ -48,10 +48,7 @@ def test_only_a_known_crash_is_called_a_crash() -> None:
 
 def test_the_sums_of_a_job_are_all_iterations_measured_against_max_clocks(data: JobData) -> None:
     savings = savings_of(data)
-    total, against = total_of(data, savings), savings.baseline
-    assert total is not None
-    assert against is not None
-    whole = total
+    whole, against = total_of(data, savings), savings.baseline
     assert whole.iterations == data.last_step + 1
     assert whole.energy_j - whole.more_energy_j == pytest.approx(whole.iterations * against.energy_j)
     assert whole.time_s - whole.more_time_s == pytest.approx(whole.iterations * against.time_s)
@@ -66,14 +63,9 @@ def test_a_job_at_max_clocks_saves_nothing_whatever_the_energy_counters_say(data
     }
     highest = replace(measured, schedules=schedules)
     assert data.at_max_clocks(highest)
-    assert highest.measured is not None
-    assert highest.measured.energy_j is not None
-    assert data.current is not None
     less = replace(highest, measured=replace(highest.measured, energy_j=0.98 * highest.measured.energy_j))
     current = data.current.model_copy(update={"number": highest.number})
     savings = savings_of(replace(data, windows=[less], current=current))
-    assert savings.measured is not None
-    assert savings.baseline is not None
     assert savings.measured.energy_j == savings.baseline.energy_j
 
 
@@ -86,11 +78,9 @@ def spread(data: JobData, spread: float) -> list[Window]:
 
 
 def test_iterations_that_differ_in_work_are_not_compared_by_two_windows_and_the_page_says_why(data: JobData) -> None:
-    assert data.model is not None
     unknown = data.model.model_copy(update={"energy_saved": None})
     job = replace(data, windows=spread(data, 0.2), model=unknown)
     found = savings_of(job)
-    assert found.measured is not None
     assert found.baseline is None
     assert savings_of(replace(job, windows=spread(data, 0.01))).baseline is not None
     section = headline_section(job, found)
@@ -100,7 +90,6 @@ def test_iterations_that_differ_in_work_are_not_compared_by_two_windows_and_the_
 
 
 def test_what_the_scheduler_knows_of_the_same_work_is_the_headline_even_if_iterations_differ(data: JobData) -> None:
-    assert data.model is not None
     figures = {"energy_saved": 0.1, "energy_saved_error": 0.01, "more_time": 0.002, "more_time_error": 0.001}
     job = replace(data, windows=spread(data, 0.2), model=data.model.model_copy(update=figures))
     energy, time = headline_section(job, savings_of(job))["cards"][:2]
@@ -116,7 +105,6 @@ def test_a_single_low_clock_is_a_low_clock_on_the_scale(data: JobData) -> None:
 def test_a_directorys_sums_are_those_of_its_jobs(played_once: Path) -> None:
     rows = collect_directory(SharedDirectory(Files(played_once, create=False)))
     assert len(rows) == 1
-    assert rows[0].saved_kwh is not None
     (user,), (day,) = sums(rows, lambda row: row.user).values(), sums(rows, lambda row: row.day).values()
     assert user == day
     assert user.saved_kwh == rows[0].saved_kwh
