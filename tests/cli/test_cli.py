@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, 
 def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(running: JobFolder, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("# one wrong clock\nall: 1201\n")
     checked = pfo_fs("schedule", "check", "latest", tmp_path / "bad.yaml", "-d", tmp_path, "--json", code=1)
-    problems = json.loads(checked.stdout)["problems"]
+    problems = checked.answer["problems"]
     assert problems[0]["line"] == 2
     assert "1200" in problems[0]["reason"], "the nearest clock"
 
@@ -94,7 +93,7 @@ def test_status_has_a_line_for_each_job_and_more_if_asked(running: JobFolder, tm
 def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None:
     (tmp_path / "jobs/broken-one").mkdir()
     (tmp_path / "jobs/broken-one/job.json").write_text("{}")
-    state = json.loads(pfo_fs("status", tmp_path, "--json").stdout)
+    state = pfo_fs("status", tmp_path, "--json").answer
     by_id = {job["job_id"]: job for job in state["jobs"]}
     assert by_id[running.job_id]["step"] == 17
     assert by_id[running.job_id]["iter_time_s"] == 0.25
@@ -108,7 +107,7 @@ def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     shared.write(
         bodies.DaemonBody(generation=1, counter=5, host="h", pid=1, version="0", scheduler="Manual", interval_s=1)
     )
-    assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
+    assert pfo_fs("status", tmp_path, "--json").answer["daemon"]["alive"] is False
 
 
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import random
 from pathlib import Path
 
@@ -92,8 +91,7 @@ def test_beside_a_straggler_energy_and_power_say_over_which_time(profile: Path, 
 
 
 def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path))
-    answer = json.loads(done.stdout)
+    answer = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path)).answer
     planned = answer["plans"][-1]
     assert planned["name"] == "planned"
     assert [len(order) for order in planned["ranks"]] == [12, 12, 12]
@@ -131,21 +129,16 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
         "plan", file, "--num-microbatches", "2", "--gpu", "A100", "--slowdown", "1.1",
         "--solver", "both", "--json",
     )  # fmt: skip
-    found = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+    found = {plan["name"]: plan for plan in done.answer["plans"]}
     assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]
 
 
 # ---- what clock changes cost
 
 
-def costs_file(tmp_path: Path, **costs: object) -> Path:
-    path = tmp_path / "switching.json"
-    path.write_text(json.dumps({"call_s": {"median": 0.0}, "gpus": 8, **costs}))
-    return path
-
-
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
-    path = costs_file(tmp_path, latency_s={"1400": 9.0})
+    path = tmp_path / "switching.json"
+    path.write_text('{"call_s": {"median": 0.0}, "gpus": 8, "latency_s": {"1400": 9.0}}')
     shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"), code=0)
     assert "one clock for each rank" in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())

@@ -33,19 +33,18 @@ def requests_in_yaml(folder: JobFolder) -> object:
     return yaml.safe_load((folder.files.root / folder.path / "schedule.yaml").read_text())
 
 
-def test_a_target_and_a_straggler_can_be_set_at_the_same_time(folder: JobFolder) -> None:
-    assert request(folder, "target", "--power", "18000").returncode == 0
-    assert request(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
-    assert requests_in_yaml(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
-    assert request(folder, "target", "--slowdown", "1.05").returncode == 0
-    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
-
-
-def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
-    request(folder, "target", "--power", "18000")
-    request(folder, "straggler", "--slowdown", "1.2")
-    assert request(folder, "target", "--none").returncode == 0
-    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2}}
+def test_a_target_and_a_straggler_can_be_set_at_the_same_time_and_the_yaml_goes_with_the_last_one(
+    folder: JobFolder,
+) -> None:
+    straggler = {"slowdown": 1.2, "pipeline": 3}
+    for arguments, requests in (
+        (("target", "--power", "18000"), {"target": {"power": 18000.0}}),
+        (("straggler", "--slowdown", "1.2", "--pipeline", "3"), {"target": {"power": 18000.0}, "straggler": straggler}),
+        (("target", "--slowdown", "1.05"), {"straggler": straggler, "target": {"slowdown": 1.05}}),
+        (("target", "--none"), {"straggler": straggler}),
+    ):
+        assert request(folder, *arguments).returncode == 0
+        assert requests_in_yaml(folder) == requests
     assert request(folder, "straggler", "--gone").returncode == 0
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
@@ -132,15 +131,13 @@ def test_off_says_for_each_job_which_ranks_have_not_let_go(tmp_path: Path) -> No
     assert "not yet: 1, 2" in pfo_fs("off", "--all", "-d", tmp_path).said
 
 
-def test_waiting_ends_with_exit_code_3_when_a_rank_does_not_let_go_in_time(tmp_path: Path) -> None:
-    held(job(tmp_path, "one", ranks=2), 0, of=2)
-    pfo_fs("off", "one", "-d", tmp_path, "--wait", "--timeout", 0, code=3)
-
-
-def test_waiting_ends_when_all_ranks_have_let_go_or_their_jobs_have_ended(tmp_path: Path) -> None:
-    held(job(tmp_path, "one", ranks=2), 0, 1, of=2)
+@pytest.mark.parametrize(("let_go", "code"), [([0], 3), ([0, 1], 0)])
+def test_waiting_ends_when_all_ranks_of_running_jobs_have_let_go_or_the_time_is_over(
+    tmp_path: Path, let_go: list[int], code: int
+) -> None:
+    held(job(tmp_path, "one", ranks=2), *let_go, of=2)
     job(tmp_path, "old", ended=True)
-    pfo_fs("off", "--all", "-d", tmp_path, "--wait", code=0)
+    pfo_fs("off", "--all", "-d", tmp_path, "--wait", "--timeout", 0, code=code)
 
 
 # ---- a change that no process applies

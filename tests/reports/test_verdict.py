@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolde
     truth, kinds = ModelTruth(A100, 4), [(stage, name) for stage in range(4) for name in ("forward", "backward")]
     times = [[truth.measurement(*kind, mhz).time_s for kind in kinds] for mhz in (900, 1410)]
     done = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root, "--json")
-    assert json.loads(done.stdout)["slower"] == pytest.approx(sum(times[0]) / sum(times[1]) - 1, rel=0.15)
+    assert done.answer["slower"] == pytest.approx(sum(times[0]) / sum(times[1]) - 1, rel=0.15)
     said = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root)
     assert (said.returncode, "% longer than at max clocks" in said.stderr) == (0, True)
 
