@@ -39,6 +39,8 @@ def open_limited() -> Iterator[Open]:
 
     def one(spec: str = "simulated:a") -> KnobGpu:
         opened.append(KnobGpu(spec))
+        if spec == "simulated:a":
+            opened[-1].bounds()
         return opened[-1]
 
     yield one
@@ -48,7 +50,6 @@ def open_limited() -> Iterator[Open]:
 
 def at_200_w(open_limited: Open, sim_dir: Path) -> KnobGpu:
     gpu = open_limited()
-    gpu.bounds()
     gpu.set_level(200)
     wait_for(lambda: limits_set(sim_dir) == [200])
     return gpu
@@ -93,7 +94,6 @@ def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: P
 def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_dir: Path) -> None:
     SimulatedGpu("a").lock_clock_mhz(900)
     gpu = open_limited()
-    gpu.bounds()
     gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
 
@@ -117,7 +117,6 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     open_limited: Open, sim_dir: Path, in_force: int, then: list[int]
 ) -> None:
     gpu = open_limited()
-    gpu.bounds()
     for level in (250, 200):
         gpu.set_level(level)
     wait_for(lambda: limits_set(sim_dir)[-1:] == [200])
@@ -125,7 +124,6 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     if in_force != 200:
         SimulatedGpu("a").set_power_limit_w(in_force)
     later = open_limited()
-    later.bounds()
     assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
     later.set_level(300)
     later.close()
@@ -137,7 +135,6 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
 def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
-    gpu.bounds()
     gpu.set_level(300)
     gpu.close()
     assert limits_set(sim_dir) == [300, 500]
@@ -156,7 +153,7 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
     open_limited: Open, sim_dir: Path, tmp_path: Path
 ) -> None:
     """As when training and its clock process are killed at once."""
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    gpu = at_200_w(open_limited, sim_dir)
 
     def sockets() -> int:
         links = Path(f"/proc/{gpu.clocks.pid}/fd").iterdir()
@@ -175,7 +172,7 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
 
 
 def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    gpu = at_200_w(open_limited, sim_dir)
     os.kill(gpu.clocks.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
     wait_for(gpu.check)
@@ -187,7 +184,6 @@ def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim
 
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
-    gpu.bounds()
     os.kill(gpu.clocks.pid, signal.SIGSTOP)
     gpu.set_level(200)
     threading.Timer(0.1, os.kill, (gpu.clocks.pid, signal.SIGCONT)).start()
@@ -214,7 +210,6 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 
 def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
-    gpu.bounds()
     os.kill(gpu.clocks.pid, signal.SIGSTOP)
     try:
         gpu.set_level(200)
@@ -228,11 +223,8 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
 
 
 def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path) -> None:
-    gpu, another = open_limited(), open_limited()
-    gpu.bounds()
-    gpu.set_level(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
-    another.bounds()
+    at_200_w(open_limited, sim_dir)
+    another = open_limited()
     assert limits_set(sim_dir) == [200, 200], "tried, and not changed"
     another.set_level(300)
     wait_for(lambda: limits_set(sim_dir)[-1] == 300)
@@ -331,10 +323,7 @@ def test_windows_that_do_not_match_are_errors() -> None:
 
 @pytest.mark.parametrize("event", ["death", "failure"])
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
-    sim_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    event: str,
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, event: str
 ) -> None:
     if event == "failure":
         monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice

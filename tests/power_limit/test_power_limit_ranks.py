@@ -134,9 +134,7 @@ def test_ranks_with_a_switch_choose_alike_and_the_default_cost_counts_all_gpus(j
         assert result["switched"]["state"].startswith("Done(")
 
 
-def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
-    job: tuple[Path, Results],
-) -> None:
+def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(job: tuple[Path, Results]) -> None:
     """One waits for the other's measurement, which waits for the first one's gradients."""
     for rank, result in enumerate(job[1]):
         assert result["out_of_step"]["state"].startswith("Off(reason='the ranks cannot communicate")
