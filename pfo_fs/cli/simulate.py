@@ -87,7 +87,6 @@ def simulate(
     from pfo_fs.settings import load_settings
     from pfo_fs.simulator import (
         ModelTruth,
-        Nuisances,
         Play,
         SimulatedJob,
         generated_job,
@@ -123,7 +122,7 @@ def simulate(
         traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
-        job = traced.job(gpu_model(gpu), nodes, Nuisances(time_jitter=0.0))
+        job = traced.job(gpu_model(gpu), nodes)
         kind = trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
