@@ -189,7 +189,7 @@ power-limit n.json --factor 1.05                        2 --factor belongs to --
 power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
 power-limit n.json --selector max-slowdown              2 needs --factor
 power-limit n.json --selector max-slowdown --factor 5   2 give 1.05
-power-limit n.json --selector max-slowdown --factor 0.9 2 1.05 allows 5 %
+power-limit n --selector max-slowdown --factor 0.9      2 1.05 allows 5 %
 power-limit n.json --eta-knob 2                         2 between 0 (time) and 1 (energy)
 power-limit n.json --world-size 0                       2 1 or more
 doctor --peer 2                                         2 name the directory
