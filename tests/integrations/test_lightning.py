@@ -86,6 +86,7 @@ def test_a_trainer_finds_the_limit_though_it_validates_within_each_window(sim_di
     module, logger = Line(), Kept()
     module.kernels = monitor.simulated_kernels(time_scale=20)
     fit(module, callback, batches=30, logger=logger, val_check_interval=4)
+    assert callback.optimizer is not None
     assert isinstance(callback.optimizer.state, Done)
     assert [m.power_limit for m in callback.optimizer.measurements] == [500, 300, 100]
     assert limits_set(sim_dir)[:3] == [500, 300, 100]
