@@ -12,7 +12,6 @@ from typer import Option
 
 from pfo_fs.cli.jobs import Job, find_job
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say
-from pfo_fs.models import share_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,6 +46,8 @@ class _Answer(NamedTuple):
 
     def text(self) -> str:
         """Returns the answer in words."""
+        from pfo_fs.models import share_text
+
         slower, error, saved, saved_error, _, default_steps = self.found
         text = share_text(slower, error, 2)
         text = f"training is {text} slower because of pfo-fs" if self.is_slower else f"not pfo-fs: {text}"
