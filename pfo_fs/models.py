@@ -329,6 +329,11 @@ def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
     return text + (f"; for {slowdown:g} % more time, give {1 + slowdown / 100:g}" if slowdown <= 100 else "")
 
 
+def share_text(share: float, error: float, digits: int) -> str:
+    """Returns a share and its error in percent, as people are told them: "8.6 ± 0.3 %"."""
+    return f"{100 * share:.{digits}f} ± {100 * error:.{digits}f} %"
+
+
 class Straggler(_Model):
     """A user's announcement that iterations will take `slowdown` times as long.
 

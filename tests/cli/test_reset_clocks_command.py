@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Done, pfo_fs
 from fake_nvml import Fault
 from faulty_nvml import UUID, Bench
-from typer.testing import CliRunner
 
-from pfo_fs.cli import app
 from pfo_fs.device.clocks.undo_note import clock_note, limit_note
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 
@@ -19,39 +18,36 @@ def test_clocks_and_limit_that_a_killed_job_has_left_are_reset(sim_dir: Path) ->
     gpu = SimulatedGpu("left")
     gpu.lock_clock_mhz(900)
     gpu.set_power_limit_w(200)
-    done = CliRunner().invoke(app, ["reset-clocks", "simulated:left", "--power-limit", "400"])
-    assert done.exit_code == 0
+    pfo_fs("reset-clocks", "simulated:left", "--power-limit", 400, code=0)
     assert '"reset"' in (sim_dir / "left.log").read_text().splitlines()[-2]
     assert gpu.power_limit_w() == 400
 
 
 def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: Path) -> None:
     SimulatedGpu("good").lock_clock_mhz(900)
-    done = CliRunner().invoke(app, ["reset-clocks", "nonsense", "simulated:good"])
-    assert (done.exit_code, "nonsense" in done.output) == (1, True)
+    done = pfo_fs("reset-clocks", "nonsense", "simulated:good")
+    assert (done.returncode, "nonsense" in done.said) == (1, True)
     assert '"reset"' in (sim_dir / "good.log").read_text().splitlines()[-1]
 
 
-def reset(one: Bench) -> tuple[int, str]:
-    """Runs the command, in virtual time, over a GPU that is locked at 900 MHz; returns its status and its output."""
-    one.nvml.lock_mhz = 900
-    done = CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}", "--wait", "5"])
-    return done.exit_code, done.output
+def reset(bench: Bench) -> Done:
+    """Runs the command, in virtual time, over a GPU that is locked at 900 MHz."""
+    bench.nvml.lock_mhz = 900
+    return pfo_fs("reset-clocks", f"nvml:{UUID}", "--wait", 5)
 
 
 def test_a_driver_that_refuses_at_first_is_asked_again(bench: Callable[..., Bench]) -> None:
     one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4))
-    status, output = reset(one)
-    assert (status, one.nvml.lock_mhz) == (0, 0), output
+    done = reset(one)
+    assert (done.returncode, one.nvml.lock_mhz) == (0, 0), done
 
 
 @pytest.mark.parametrize("code", [4, 10, 15, 999])
 def test_the_exit_status_says_that_the_driver_does_not_reset(bench: Callable[..., Bench], code: int) -> None:
     one = bench(Fault("nvmlDeviceResetGpuLockedClocks", code))
-    status, output = reset(one)
-    assert status == 1
-    assert f"NVML error {code}" in " ".join(output.split())
-    assert one.nvml.lock_mhz == 900
+    done = reset(one)
+    assert (done.returncode, one.nvml.lock_mhz) == (1, 900)
+    assert f"NVML error {code}" in done.said
     assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
 
 
@@ -63,5 +59,5 @@ def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
     limit_note(UUID).write(400, 200)
     monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
     one.nvml.lock_mhz, one.nvml.limit_mw = 900, 200_000
-    assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
+    pfo_fs("reset-clocks", f"nvml:{UUID}", code=0)
     assert (one.nvml.lock_mhz, one.nvml.limit_mw, one.notes()) == (0, 400_000, set())

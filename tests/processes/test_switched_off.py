@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from typing import Any
 
 import pytest
+from commands import pfo_fs
 from running import wait_for
 from training_job import StartJob
-from typer.testing import CliRunner
-
-from pfo_fs.cli import app
-
-
-def command(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
-def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(
-    start_job: StartJob,
-) -> None:
+def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(start_job: StartJob) -> None:
     job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
 
     def last_clocks() -> set[tuple[str, int]]:
@@ -32,12 +20,12 @@ def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_dir
     with job:
         job.follows(0)
         job.switches("all: 900\n")
-        done = command("off", "--all", "--wait", "--json", "-d", job.shared_dir)
-        assert [row["held_ranks"] for row in done["jobs"]] == [[0, 1]]
+        done = pfo_fs("off", "--all", "--wait", "--json", "-d", job.shared_dir, code=0)
+        assert [row["held_ranks"] for row in done.answer["jobs"]] == [[0, 1]]
         wait_for(lambda: last_clocks() == {("reset", 0)}, "default clocks")
         job.trains_on(20)
         assert last_clocks() == {("reset", 0)}, "and they stay so"
-        command("on", "--all", "--wait", "--json", "-d", job.shared_dir)
+        pfo_fs("on", "--all", "--wait", "--json", "-d", job.shared_dir, code=0)
         wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()))
         shutil.rmtree(job.shared_dir, ignore_errors=True)
         shutil.rmtree(job.shared_dir, ignore_errors=True)  # what was written meanwhile
