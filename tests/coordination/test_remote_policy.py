@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 from scheduler_jobs import make_job, result_of
 
 from pfo_fs.coordination.policy_start import PolicyCall
@@ -23,7 +23,6 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
 from pfo_fs.settings import PFOSettings
 
-Wait = Callable[..., Any]
 JOB, INFOS = make_job(2)
 SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=HANGS_AFTER_S)
 
@@ -157,7 +156,7 @@ def test_a_policy_that_raises_or_takes_too_much_fails_and_says_of_what(start: St
         policy.observe(results())
 
 
-def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start, wait_for: Wait) -> None:
+def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start) -> None:
     first = start("schedulers:ThreeSteps")
     server = int(state_of(pid_of(first))[1])
     os.kill(server, signal.SIGKILL)
@@ -169,9 +168,7 @@ def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start
         first.observe(results())
 
 
-def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_process(
-    start: Start, wait_for: Wait
-) -> None:
+def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_process(start: Start) -> None:
     policies = [start("schedulers:ThreeSteps") for _ in range(2)]
     os.kill(pid_of(policies[0]), signal.SIGKILL)
     policies[1].close()
@@ -191,7 +188,7 @@ def test_a_daemon_that_has_no_file_left_tries_again_later(
         processes.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {}))
 
 
-def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait) -> None:
+def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path) -> None:
     program = tmp_path / "daemon.py"
     program.write_text(
         "if __name__ == '__main__':\n"

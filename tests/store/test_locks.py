@@ -8,14 +8,11 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.store import Files, locks
-
-Wait = Callable[..., Any]
 
 
 @pytest.fixture
@@ -61,7 +58,7 @@ def test_a_lock_is_held_by_one_until_it_is_released_and_leaves_no_descriptors(fi
 
 
 def test_a_lock_that_never_answers_is_given_up_and_no_other_is_waited_for_until_it_does(
-    files: Files, hanging: threading.Event, wait_for: Wait
+    files: Files, hanging: threading.Event
 ) -> None:
     assert not held(files)
     threads = threading.active_count()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from running import wait_for
 
 from pfo_fs.store import Files, Watcher
 
@@ -32,7 +32,7 @@ def watcher(files: Files, tmp_path: Path) -> Iterator[Watcher]:
     watcher.stop()
 
 
-def test_events_shorten_the_wait_on_a_local_file_system(files: Files, watcher: Watcher, wait_for: Any) -> None:
+def test_events_shorten_the_wait_on_a_local_file_system(files: Files, watcher: Watcher) -> None:
     made = itertools.count()
     wait_for(lambda: files.make_folder(f"jobs/{next(made)}") and watcher.wait(0.5), "an event")
 
