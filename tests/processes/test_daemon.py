@@ -181,7 +181,7 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     failures: list[int] = []
-    listening: list[bool] = []
+    listening: list[Watcher] = []
     start = Watcher.start
 
     def fails_once(write: Callable[[], bool], body: bodies.DaemonBody) -> bool:
@@ -192,13 +192,13 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
 
     def noted_start(self: Watcher) -> None:
         start(self)
-        listening.append(self.uses_events)
+        listening.append(self)
 
     instead_of(monkeypatch, "write", bodies.DaemonBody, fails_once)
     monkeypatch.setattr(Watcher, "start", noted_start)
     start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
-    wait_for(lambda: True in listening, what="file-system events")
+    wait_for(lambda: listening, what="file-system events")
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     assert failures == [1]
