@@ -19,6 +19,12 @@ HANGS_AFTER_S = 300.0
 """What takes this long hangs, also on a machine that has other work. A deadline in a test says nothing else."""
 
 
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a process that a test starts: it finds the tests' modules and the package."""
+    tests = Path(__file__).parent
+    return {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}", "OMP_NUM_THREADS": "1", **more}
+
+
 class Processes:
     """Starts processes for a test and ends all that are left, by pid."""
 
@@ -26,7 +32,7 @@ class Processes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment(), **options}
         process = subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload]
         self.started.append(process)
         return process

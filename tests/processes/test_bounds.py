@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import os
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +18,6 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
 from pfo_fs.store import Header, JobFolder, bodies, decode, encode
-
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 
 
 def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
@@ -41,7 +37,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
     tmp_path: Path, processes: Processes
 ) -> None:
-    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
+    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves")
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
     for folder in jobs.values():
