@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from clock import Clock
 from coordinator_jobs import INFOS, Job, by_plan
-from jobs import make_job, one_f_one_b, rank_infos, register, schedules_of, write_step
+from jobs import make_job, one_f_one_b, rank_infos, register, result_body, schedules_of, write_step
 from schedulers import ThreeSteps
 
 from pfo_fs.coordination.progress import PollPace, Progress
@@ -74,8 +74,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(job: Job) -> None:
     job.restart(ThreeSteps)
     job.poll()
     for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
-        result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
-        job.folder.write_results(job.numbers[-1], [bodies.ResultBody(result=result, late=late)])
+        job.folder.write_results(job.numbers[-1], [result_body(rank, time_s, late=late)])
     assert job.poll().mhz == 1395
 
 

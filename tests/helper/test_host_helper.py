@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clock import replace_time
 from helper_host import Host
-from jobs import one_f_one_b, rank_infos, results_by_rank
+from jobs import daemon_body, one_f_one_b, rank_infos, results_by_rank
 from record_corpus import Place, load, plant, sign
 from running import HANGS_AFTER_S, wait_for
 
@@ -168,12 +168,7 @@ def test_which_process_schedules_a_new_job(
         now_s += seconds
         counter = int(now_s / 2) if daemon == "beats" else 1  # a busy one: every other second
         if daemon:
-            shared.write(
-                bodies.DaemonBody(
-                    generation=1, counter=counter, host="there", pid=1, version="1", scheduler="Manual", interval_s=1.0,
-                    stopped=daemon == "stopped",
-                )
-            )  # fmt: skip
+            shared.write(daemon_body(counter, stopped=daemon == "stopped"))
         if daemon == "is of another release":
             place = Place("daemon.json", bodies.DaemonBody)
             plant(root, place, sign({**load(root, place), "schema": "pfo-fs/3"}))

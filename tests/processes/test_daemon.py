@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from jobs import (
     instead_of,
+    leader_body,
     leader_record,
     make_job,
     number_of,
@@ -163,8 +164,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
-    other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
-    assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
+    assert SharedDirectory(Files(tmp_path)).leaders.claim(leader_body(2))
     wait_for(lambda: number_of(folder) == 0, what="a schedule of the second leadership")
     assert folder.read(bodies.CurrentBody).generation == 3  # type: ignore[union-attr]
     before = {id(coordinator) for coordinator in finished}
