@@ -6,14 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clock import Clock
 from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
-from running import HANGS_AFTER_S, Processes, children, wait_for
+from running import HANGS_AFTER_S, Processes, children
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -69,11 +69,6 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def clock() -> Clock:
     """A clock that stands still until it is moved."""
     return Clock()
-
-
-@pytest.fixture(name="wait_for")
-def wait_for_fixture() -> Callable[..., object]:
-    return wait_for
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from running import HANGS_AFTER_S, Processes, open_fds
+from running import HANGS_AFTER_S, Processes, open_fds, wait_for
 
 from pfo_fs.device import clock_client, shared_page
 from pfo_fs.device.clock_client import ClockProcess
@@ -38,7 +38,6 @@ from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.step_parts import choose_switching
 
-WaitFor = Callable[..., Any]
 Start = Callable[..., ClockProcess]
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
@@ -114,7 +113,7 @@ def state_of(pid: int | None) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def locked_at_900(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> int:
+def locked_at_900(clocks: ClockProcess, sim_dir: Path) -> int:
     """Has the clock locked; returns the clock process's id."""
     assert clocks.message == ""
     ask(clocks, 900)
@@ -162,7 +161,7 @@ class FakeHelper:
                 return message
 
 
-def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> None:
+def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, sim_dir: Path) -> None:
     assert (clocks.info.gpu_name, clocks.info.gpu_uuid, clocks.info.clocks_mhz[0]) == ("simulated A100", "SIM-a", 1410)
     wanted = [("reset", 0)]  # a clock that a crashed job may have left
     for asked, mhz in ((900, 900), (1200, 1200), (0, 0), (9999, 1410), (901, 915), (5, 210)):
@@ -192,9 +191,7 @@ def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> Non
         clocks.check()
 
 
-def test_a_sleeping_clock_process_is_woken_by_the_doorbell(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
-) -> None:
+def test_a_sleeping_clock_process_is_woken_by_the_doorbell(clocks: ClockProcess, sim_dir: Path) -> None:
     lags_ms = []
     for i in range(30):
         wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
@@ -207,7 +204,7 @@ def test_a_sleeping_clock_process_is_woken_by_the_doorbell(
 
 
 def test_a_clock_process_that_the_helper_holds_lets_go_although_training_requests_a_clock(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    start: Start, sim_dir: Path
 ) -> None:
     with FakeHelper("pfo-fs-test-held") as helper:
         clocks = start(report_to=helper.address, token="token")
@@ -250,7 +247,7 @@ TRAINER = textwrap.dedent("""
 @pytest.mark.parametrize("how", ["alone", "forked"])
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_clocks_are_reset_at_the_trainers_death(
-    sim_dir: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals
+    sim_dir: Path, processes: Any, how: str, killer: signal.Signals
 ) -> None:
     """Also while a child that the trainer forked, a data loader's worker, continues to run."""
     trainer = processes.python("-c", TRAINER, how)
@@ -284,7 +281,7 @@ LAUNCHERS: dict[str, Callable[[psutil.Process], list[psutil.Process]]] = {
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process_that_resets_the_clocks(
-    sim_dir: Path, wait_for: WaitFor, processes: Processes, launcher: str
+    sim_dir: Path, processes: Processes, launcher: str
 ) -> None:
     trainer = processes.python("-c", TRAINER, "alone", start_new_session=True)
     assert trainer.stdout is not None
@@ -298,7 +295,7 @@ def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_pro
 
 
 def test_files_that_the_program_opens_where_it_had_closed_ours_are_neither_read_nor_written(
-    start: Start, tmp_path: Path, sim_dir: Path, wait_for: WaitFor
+    start: Start, tmp_path: Path, sim_dir: Path
 ) -> None:
     before = open_fds()
     clocks = start()
@@ -347,9 +344,7 @@ def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     assert clocks.alive()
 
 
-def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
-    start: Start, sim_dir: Path, wait_for: WaitFor
-) -> None:
+def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(start: Start, sim_dir: Path) -> None:
     with FakeHelper("pfo-fs-test-sigterm") as helper:
         clocks = start(report_to=helper.address, token="t", profile_steps=1)
         assert clocks.message == ""
@@ -366,9 +361,9 @@ def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
 
 
 def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    clocks: ClockProcess, sim_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pid = locked_at_900(clocks, sim_dir, wait_for)
+    pid = locked_at_900(clocks, sim_dir)
     with open(f"/proc/{pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
     os.kill(pid, signal.SIGKILL)
@@ -384,9 +379,9 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
 
 
 def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    clocks: ClockProcess, sim_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    os.kill(locked_at_900(clocks, sim_dir, wait_for), signal.SIGKILL)
+    os.kill(locked_at_900(clocks, sim_dir), signal.SIGKILL)
     with caplog.at_level(logging.INFO, "pfo_fs"):
         clocks.close()
     assert actions(sim_dir)[-1] == ("reset", 0)
@@ -397,7 +392,6 @@ def test_that_the_clock_is_back_is_said_after_it_is_and_not_if_it_may_not_be(
     clocks: ClockProcess,
     sim_dir: Path,
     tmp_path: Path,
-    wait_for: WaitFor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -418,7 +412,7 @@ def test_that_the_clock_is_back_is_said_after_it_is_and_not_if_it_may_not_be(
     open_gpu("simulated:a").reset_clocks()
 
 
-def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess, wait_for: WaitFor) -> None:
+def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess) -> None:
     for number in range(0, 40, 2):
         for each in (number, number + 1):
             clocks.send_request({"ask": "energy", "id": each})
@@ -431,7 +425,7 @@ def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess, wait
         assert not clocks.check()
 
 
-def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wait_for: WaitFor) -> None:
+def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
@@ -512,7 +506,7 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
     assert (last.number, last.message) == (2, "")
 
 
-def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start, wait_for: WaitFor) -> None:
+def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start) -> None:
     helper = FakeHelper("pfo-fs-test-late")
     clocks = start("none", report_to=helper.address, profile_steps=1)
     train(InstructionTracker(clocks), range(2), number=0, forward_s=0.01)
@@ -582,7 +576,7 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
 
 
 def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
-    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels
 ) -> None:
     wrong = run_ahead(clocks, kernels, "device", 3)
     assert max(wrong.values()) < 0.8, "other work of the machine makes the clock process late"
@@ -608,7 +602,7 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
 
 
 def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_training_and_stays_out_of_answers(
-    clocks: ClockProcess, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+    clocks: ClockProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"driver: \x1b[31mXid 79\n")
@@ -628,9 +622,9 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_and_sets_it_again(
-    start: Start, sim_dir: Path, wait_for: WaitFor, stop: signal.Signals
+    start: Start, sim_dir: Path, stop: signal.Signals
 ) -> None:
-    pid = locked_at_900(start(), sim_dir, wait_for)
+    pid = locked_at_900(start(), sim_dir)
     os.kill(pid, stop)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
     if stop == signal.SIGSTOP:
@@ -640,7 +634,7 @@ def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_
     wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
 
 
-def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start, wait_for: WaitFor) -> None:
+def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start) -> None:
     clocks, gpu = start(leave_clocks=True), open_gpu("simulated:a")
     before_w = gpu.power_limit_w()
     for request in ({"ask": "limits", "id": 1}, {"ask": "set", "limit_w": 250, "id": 2}):
@@ -656,9 +650,7 @@ def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Sta
     wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
 
 
-def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor
-) -> None:
+def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(sim_dir: Path, processes: Processes) -> None:
     trainer = processes.python("-c", TRAINER, "alone")
     for number, last in (
         (0, ("lock", 900)),
@@ -672,9 +664,9 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
 
 
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
+    clocks: ClockProcess, sim_dir: Path
 ) -> None:
-    pid = locked_at_900(clocks, sim_dir, wait_for)
+    pid = locked_at_900(clocks, sim_dir)
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(pid) == "T", what="the stop")
     clocks.close(HANGS_AFTER_S)
@@ -683,7 +675,7 @@ def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
 
 
 def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor
+    sim_dir: Path, processes: Processes
 ) -> None:
     trainer = processes.python("-c", TRAINER, "alone")
     assert trainer.stdout is not None

@@ -8,16 +8,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.simulated.physics import node_physics
@@ -26,7 +24,6 @@ from pfo_fs.doctor.switching import order_of_changes
 from pfo_fs.switching_file import read_switching
 
 COMMAND = [sys.executable, "-m", "pfo_fs", "doctor"]
-WaitFor = Callable[..., Any]
 
 
 def environment(sim_dir: Path, node: str = "none", **more: str) -> dict[str, str]:
@@ -127,7 +124,7 @@ def test_a_gpu_that_torch_cannot_use_gets_no_work(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_clocks_are_reset_when_the_measurement_is_ended(
-    sim_dir: Path, tmp_path: Path, processes: Processes, wait_for: WaitFor, number: int
+    sim_dir: Path, tmp_path: Path, processes: Processes, number: int
 ) -> None:
     output = tmp_path / "switching.json"
     process = subprocess.Popen(

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
+from running import wait_for
 
 from pfo_fs import power_limit as pl
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
-WaitFor = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"knob": "clock", "clock_step": 300, "wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
 
 
@@ -61,7 +60,7 @@ def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
     assert [m["clock"] for m in json.loads(path.read_text())["measurements"]] == [1410, 1110, 810, 510]
 
 
-def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: Any, wait_for: WaitFor) -> None:
+def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: Any) -> None:
     program = """
         import os, signal
         from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
@@ -97,7 +96,7 @@ def test_where_clocks_cannot_be_set_there_is_one_warning_and_training_goes_on(
 # ---- metrics
 
 
-def test_metrics_say_what_a_step_took(sim_dir: Path, wait_for: WaitFor) -> None:
+def test_metrics_say_what_a_step_took(sim_dir: Path) -> None:
     monitor = pl.EnergyMonitor(specs=["simulated:a"], knob="clock")
     with pl.GlobalPowerLimitOptimizer(monitor, **OPTIONS) as optimizer:
         optimizer.state = pl.Done(900, "MHz")

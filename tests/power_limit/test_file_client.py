@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
+from running import wait_for
 
 from pfo_fs import power_limit as pl
 from pfo_fs.errors import PlanError
@@ -23,7 +24,6 @@ from pfo_fs.store import Files, OffSwitch
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
-WaitFor = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 50}
 NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (14.0, 2450.0), 100: (20.0, 2900.0)}
 
@@ -110,7 +110,7 @@ def measured(level: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
     return pl.PowerLimitMeasurement(power_limit=level, energy=energy_j, time=1.0)
 
 
-def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text("not a profile")
     files = FileClient(path, None, secrets.token_hex(16), timeout_s=0.0)
@@ -195,7 +195,7 @@ def joined(tmp_path: Path) -> FileClient:
 
 
 def test_after_a_helper_was_killed_there_is_one_warning_and_another_one_watches_the_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
     files = joined(tmp_path)

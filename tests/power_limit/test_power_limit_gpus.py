@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.clocks.power_limits import PowerLimits
 from pfo_fs.device.clocks.undo import GpuUndo
@@ -29,7 +29,6 @@ from pfo_fs.power_limit.gpus import KnobGpu, read_energies
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
-WaitFor = Callable[..., Any]
 Open = Callable[..., KnobGpu]
 
 
@@ -46,7 +45,7 @@ def open_limited() -> Iterator[Open]:
         gpu.close()
 
 
-def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> KnobGpu:
+def at_200_w(open_limited: Open, sim_dir: Path) -> KnobGpu:
     gpu = open_limited()
     gpu.bounds()
     gpu.set_level(200)
@@ -115,7 +114,7 @@ def kill_all(gpu: KnobGpu) -> None:
     ],
 )
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor, in_force: int, then: list[int]
+    open_limited: Open, sim_dir: Path, in_force: int, then: list[int]
 ) -> None:
     gpu = open_limited()
     gpu.bounds()
@@ -154,10 +153,10 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
 
 
 def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor, tmp_path: Path
+    open_limited: Open, sim_dir: Path, tmp_path: Path
 ) -> None:
     """As when training and its clock process are killed at once."""
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
+    gpu = at_200_w(open_limited, sim_dir)
     assert gpu.clocks.pid is not None
 
     def sockets() -> int:
@@ -176,8 +175,8 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
         helper.close()
 
 
-def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
+def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path) -> None:
+    gpu = at_200_w(open_limited, sim_dir)
     assert gpu.clocks.pid is not None
     os.kill(gpu.clocks.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
@@ -232,7 +231,7 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
         os.kill(gpu.clocks.pid, signal.SIGCONT)
 
 
-def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
+def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path) -> None:
     gpu, another = open_limited(), open_limited()
     gpu.bounds()
     gpu.set_level(200)
@@ -278,7 +277,7 @@ TRAINER = textwrap.dedent("""
     ],
 )
 def test_limits_are_back_after_the_trainers_death(
-    sim_dir: Path, tmp_path: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals | None
+    sim_dir: Path, tmp_path: Path, processes: Any, how: str, killer: signal.Signals | None
 ) -> None:
     """Also while a child that the trainer forked, a data loader's worker, lives on."""
     trainer = processes.python("-c", TRAINER, how, str(tmp_path / "profile.json"))
@@ -354,7 +353,6 @@ def test_without_permission_there_is_one_warning_and_training_goes_on(
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
     sim_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
-    wait_for: WaitFor,
     caplog: pytest.LogCaptureFixture,
     event: str,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from power_limit_fakes import FakeGpu, FakeMonitor, limits_set
+from running import wait_for
 from typer.testing import CliRunner
 
 from pfo_fs.cli import app
@@ -20,8 +21,6 @@ from pfo_fs.power_limit.rank_gpus import RankGpus
 from pfo_fs.power_limit.states import Done
 from pfo_fs.reports.status import collect_status
 from pfo_fs.store import SharedDirectory
-
-Wait = Callable[..., Any]
 
 
 @pytest.fixture
@@ -74,9 +73,7 @@ def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_wo
 
 
 @pytest.mark.slow
-def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(
-    sim_dir: Path, tmp_path: Path, wait_for: Wait
-) -> None:
+def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(sim_dir: Path, tmp_path: Path) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
     kernels = monitor.simulated_kernels(time_scale=20)
     options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}

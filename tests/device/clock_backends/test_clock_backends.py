@@ -6,14 +6,14 @@ import grp
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from clock_stand_ins import Sudo, Zeusd
 from fake_nvml import UUIDS, FakeNvml
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
@@ -21,8 +21,6 @@ from pfo_fs.device.gpu.interface import POWER_CAP, ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
-
-WaitFor = Callable[..., Any]
 
 GPU = 1  # NVML's index of the GPU whose clocks are set
 PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
@@ -146,9 +144,7 @@ def test_discovery_and_closing_change_nothing(bench: Bench) -> None:
     assert bench.calls_begun() == 0
 
 
-def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(
-    bench: Bench, wait_for: WaitFor
-) -> None:
+def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(bench: Bench) -> None:
     """Also the reset is given up. A lock that happens late does not come after a later reset."""
     backend = bench.backend(within_s=1.0)
     assert backend.why_not() == ""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from clock_stand_ins import TESTS, Zeusd, write_pynvml
 from fake_nvml import UUIDS
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_client import ClockProcess
@@ -22,7 +22,6 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.helper.process import reset_gpu
 from pfo_fs.ipc import messages, transport
 
-WaitFor = Callable[..., Any]
 SPEC = f"nvml:{UUIDS[1]}"
 
 
@@ -94,9 +93,7 @@ TRAINER = textwrap.dedent("""
 """)
 
 
-def test_auto_finds_zeusd_and_the_clock_process_says_so(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
-) -> None:
+def test_auto_finds_zeusd_and_the_clock_process_says_so(start: Callable[..., ClockProcess], zeusd: Zeusd) -> None:
     clocks = start()
     assert (clocks.message, clocks.info.clock_backend) == ("", "zeusd")
     assert clocks.info.clocks_mhz == [1410, 1395, 210]
@@ -118,7 +115,7 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
 
 
 def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_zeusd_goes_on(
-    zeusd: Zeusd, processes: Processes, wait_for: WaitFor
+    zeusd: Zeusd, processes: Processes
 ) -> None:
     zeusd.hangs_on = "set_gpu_locked_clocks"
     zeusd.runs.clear()
@@ -130,7 +127,7 @@ def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_z
 
 
 def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_way(
-    start: Callable[..., ClockProcess], zeusd: Zeusd, wait_for: WaitFor
+    start: Callable[..., ClockProcess], zeusd: Zeusd
 ) -> None:
     clocks = start(clock_backend="zeusd")
     assert clocks.message == ""
@@ -144,7 +141,7 @@ def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_wa
 
 @pytest.mark.parametrize("asked", ["auto", "zeusd"])
 def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the_same_way(
-    zeusd: Zeusd, processes: Processes, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch, asked: str
+    zeusd: Zeusd, processes: Processes, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """The variable does not count for that: the job may have asked for another way by the argument."""
     address = f"pfo-fs-test-helper-{os.getpid()}"

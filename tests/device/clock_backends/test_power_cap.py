@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
-from running import Processes
+from running import Processes, wait_for
 from test_clock_process_backends import TRAINER
 
 from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
@@ -30,7 +28,6 @@ from pfo_fs.helper.process import reset_gpu
 from pfo_fs.ipc.messages import GpuToReset
 from pfo_fs.ipc.process_end import start_of
 
-WaitFor = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
@@ -108,9 +105,7 @@ NOTICES = "exec('while clocks.check() or True: time.sleep(0.01)')"
 
 
 @pytest.mark.parametrize("killed", ["clock process", "both", "everything"])
-def test_the_limit_of_before_is_back_whatever_is_killed(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor, killed: str
-) -> None:
+def test_the_limit_of_before_is_back_whatever_is_killed(sim_dir: Path, processes: Processes, killed: str) -> None:
     SimulatedGpu("a").set_power_limit_w(450)  # the site's own
     trainer = processes.python("-c", TRAINER.replace("time.sleep(60)", NOTICES), "simulated:a", POWER_CAP, "wait")
     assert trainer.stdout is not None
