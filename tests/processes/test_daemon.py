@@ -21,7 +21,6 @@ from jobs import (
     number_of,
     rank_infos,
     register,
-    schedule_of,
     write_results,
 )
 from running import HANGS_AFTER_S, Processes, environment, wait_for
@@ -208,22 +207,6 @@ def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_k
     (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
     start_daemon(tmp_path)
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
-
-
-def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes) -> None:
-    processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps")
-    infos = rank_infos(2)
-    folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]
-    assert folders[0].job_id != folders[1].job_id, "two jobs of one shape in the same second"
-    for folder in folders:
-        register(folder, infos)
-    for n, folder in enumerate(folders):
-        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
-        write_results(folder, 0, infos, time_s=1.0 + n)
-    for n, folder in enumerate(folders):
-        wait_for(lambda folder=folder: number_of(folder) == 1, what="schedule 1")
-        schedule = schedule_of(folder, infos[0])
-        assert schedule.frequencies[0] == ("forward", 1410 - 15 * (1 + n))
 
 
 @pytest.mark.parametrize(

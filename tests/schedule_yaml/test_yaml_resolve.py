@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_jobs import PLANS, Order, make_job, misfits_of, one_f_one_b, order_of, schedule_of, unknown_of
+from scheduler_jobs import PLANS, Order, make_job, one_f_one_b, order_of, problems_of, schedule_of, unknown_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, RankInfo
@@ -133,24 +133,24 @@ def test_ranks_that_offer_no_clocks_may_be_given_any_and_0_for_all_needs_no_orde
     ],
 )
 def test_what_does_not_fit_is_reported_with_line_and_reason(text: str, line: int, reason: str) -> None:
-    ((found_line, found),) = misfits_of(text, JOB, INFOS, ORDERS)
+    ((found_line, found),) = problems_of(text, JOB, INFOS, ORDERS)
     assert reason in found
     assert found_line == line
 
 
 def test_everything_that_does_not_fit_is_reported_at_once() -> None:
     text = "all: 886\nstages:\n  9: 3\nranks:\n  0: [forward 1200]\n  1: {backwrd: 900}\n"
-    assert [line for line, _ in misfits_of(text, JOB, INFOS, ORDERS)] == [1, 3, 5, 6]
+    assert [line for line, _ in problems_of(text, JOB, INFOS, ORDERS)] == [1, 3, 5, 6]
 
 
 def test_clocks_of_a_list_are_checked_before_its_order_is_known() -> None:
-    assert misfits_of("all:\n  - forward 885\n  - forward 886", JOB, INFOS)[0][0] == 3
+    assert problems_of("all:\n  - forward 885\n  - forward 886", JOB, INFOS)[0][0] == 3
 
 
 def test_gpus_that_differ_are_reported_apart() -> None:
     job, infos = make_job(pp=1, dp=2)
     infos[1].available_frequencies = [1000, 1100]
-    ((_, reason),) = misfits_of("all: 900", job, infos, {0: order_of(["f"]), 1: order_of(["f"])})
+    ((_, reason),) = problems_of("all: 900", job, infos, {0: order_of(["f"]), 1: order_of(["f"])})
     assert reason == "the GPU of rank 1 does not offer 900 MHz; nearest: 1000 and 1100"
 
 
@@ -187,7 +187,7 @@ def test_entries_of_their_own_for_very_many_ranks_are_refused_before_they_take_m
 
 def test_of_very_many_names_that_no_rank_runs_some_are_reported() -> None:
     names = ", ".join(f"other{number}: 900" for number in range(5000))
-    assert 1 <= len(misfits_of(f"all: {{{names}}}", JOB, INFOS, ORDERS)) <= 40
+    assert 1 <= len(problems_of(f"all: {{{names}}}", JOB, INFOS, ORDERS)) <= 40
 
 
 # ---- as text

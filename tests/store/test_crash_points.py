@@ -219,10 +219,10 @@ ONLY_READ = set(
     Files.changed_s JobFolder.last_sign_s
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent Files.check_path
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
-    SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
+    SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job
     SharedDirectory.read_daemon Leaders.poll
     JobFolder.encoded JobFolder.below JobFolder.path_of JobFolder.numbers JobFolder.read_file
-    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_ranks JobFolder.read_rank JobFolder.read_results
+    JobFolder.each_rank JobFolder.read_ranks JobFolder.read_rank JobFolder.read_results
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.schedule_numbers JobFolder.read_schedule
     JobFolder.read_schedules
     """.split()
