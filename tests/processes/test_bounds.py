@@ -17,6 +17,7 @@ from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import PlanError, RecordError
 from pfo_fs.models import RankInfo
 from pfo_fs.store import JobFolder, bodies, decode
+from pfo_fs.store.records import SCHEMA
 
 
 def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
