@@ -32,7 +32,7 @@ class Processes:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": environment(), **options}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
         process = subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload]
         self.started.append(process)
         return process
@@ -41,7 +41,7 @@ class Processes:
         return self.start(sys.executable, *arguments, **options)
 
     def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
+        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **{"env": environment(), **options})
 
     def leader(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
         """A daemon that has begun to lead."""

@@ -230,10 +230,9 @@ def test_a_scheduler_argument_or_a_list_of_users_that_is_wrong_is_an_error_at_th
 def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
     tmp_path: Path, processes: Processes
 ) -> None:
+    program = str(Path(__file__).with_name("kill_at_every_call.py"))
     runners = [
-        processes.python(
-            str(Path(__file__).with_name("kill_at_every_call.py")), str(tmp_path / str(first)), str(first), "6"
-        )
+        processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
         for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
     ]
     runs = []
