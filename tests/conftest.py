@@ -16,7 +16,7 @@ from clock import Clock
 from fake_nvml import Fault
 from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
-from running import HANGS_AFTER_S, Processes, children, wait_for
+from running import HANGS_AFTER_S, Processes, children
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 
@@ -77,11 +77,6 @@ def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def clock() -> Clock:
     """A clock that stands still until it is moved."""
     return Clock()
-
-
-@pytest.fixture(name="wait_for")
-def wait_for_fixture() -> Callable[..., object]:
-    return wait_for
 
 
 @pytest.fixture

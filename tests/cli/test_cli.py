@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import pfo_fs, pfo_fs_process
-from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
+from jobs import current_of, daemon_body, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
@@ -104,9 +104,7 @@ def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None
 def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
-    shared.write(
-        bodies.DaemonBody(generation=1, counter=5, host="h", pid=1, version="0", scheduler="Manual", interval_s=1)
-    )
+    shared.write(daemon_body(5))
     assert pfo_fs("status", tmp_path, "--json").answer["daemon"]["alive"] is False
 
 
