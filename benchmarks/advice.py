@@ -38,7 +38,7 @@ from pfo_fs.simulator.advice import advise
 from pfo_fs.simulator.load_play import LoadPlay, loads_of
 from pfo_fs.simulator.traces import TracedStages
 
-_STEPS, _LARGEST = 8, 250
+_STEPS, _LARGEST = 8, 120
 _NOTABLE = 0.05
 _ROUNDING = 0.0005
 """A saving of 0.0 % is none, whatever further digits say."""

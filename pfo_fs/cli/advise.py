@@ -28,8 +28,8 @@ _SEEN = 0.001
 """A smaller saving is none."""
 _SOURCE = (
     "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; a folder with what torch.profiler has "
-    "exported on each rank (*.json, *.json.gz); or Megatron-LM's output (*.log, *.out, *.txt) with --timing-log-level 2 "
-    "--timing-log-option all."
+    "exported on each rank (*.json, *.json.gz); or output of Megatron-LM (*.log, *.out, *.txt) with "
+    "--timing-log-level 2 --timing-log-option all."
 )
 _LOGS = (".log", ".out", ".txt")
 _NUM_RANKS = (

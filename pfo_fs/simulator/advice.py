@@ -140,7 +140,7 @@ class Curves(NamedTuple):
 
     @classmethod
     def of_model(cls, model: GpuModel, names: set[str], in_memory: float = 0.0) -> Curves:
-        """Returns those that were published, or with a share of what follows the clock that waits for memory instead."""
+        """Returns those that were published; this share of what follows the clock waits for memory instead."""
         offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
         every = -(-len(offered) // _CLOCKS)
         rows: dict[str, list[Measurement]] = {}
