@@ -37,8 +37,8 @@ TIMES_S = 1e-9, 1e6
 _MOST_TIMES = 1_000_000
 """A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
 SLOW_WORKER = 1.15
-"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
-of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
+"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is permanently slow: healthy
+ones of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
 """The trace has its own jitter of durations."""
 
