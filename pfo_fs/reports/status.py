@@ -268,7 +268,9 @@ def _row(job: JobStatus) -> list[str]:
     """The cells of a job in the table."""
     over, clocks = job.state == "ended", job.clocks_mhz
     now = f"{clocks[0]:,}" if len(clocks) == 1 else f"{clocks[0]:,}–{clocks[-1]:,}" if clocks else ""
-    now = f"{now} MHz" if now else "not set" if set(job.clock_backends) == {"none"} else "default"
+    died = bodies.CLOCK_PROCESS_DIED in job.clock_backends
+    unset = "unknown" if died else "not set" if set(job.clock_backends) == {"none"} else "default"
+    now = f"{now} MHz" if now else unset
     return [
         job.end_text or ("off" if job.off else job.state),
         *(["–", "–"] if job.off and not over else [job.verdict.saved_text, job.verdict.slower_text]),

@@ -90,6 +90,20 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_j
     assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "crashed"
 
 
+@pytest.mark.slow
+def test_status_knows_no_clock_of_a_gpu_whose_clock_process_was_killed(start_job: StartJob, tmp_path: Path) -> None:
+    def told() -> str:
+        return pfo_fs("status", tmp_path / "pfo", "-v").stdout
+
+    with start_job(1, {"mesh": {"pp": 1}}) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
+        wait_for(lambda: "900 MHz" in told(), "the clock")
+        os.kill(job.having("clock_pid")[0]["clock_pid"], signal.SIGKILL)
+        wait_for(lambda: "unknown" in told() and "900 MHz" not in told(), "the status")
+        assert "clocks set through: nothing: the clock process has died" in told()
+
+
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
     start_job: StartJob,
 ) -> None:
