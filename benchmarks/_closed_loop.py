@@ -3,7 +3,7 @@
 All figures are simulated, depend on seeds only, and are relative to max clocks with the same durations. Each job is
 simulated from its first iteration, without any knowledge. Columns, `late` being additional time:
 
-    pipelines   number of pipelines; "slow": with those that are slow for good (left out otherwise)
+    pipelines   number of pipelines; "slow": with those that are permanently slow (left out otherwise)
     plan        the plan in force at the end: saved and late over all iterations by which plans are judged (all steps of
                 a trace), without noise and with all latencies known; "worst" is the latest of these steps
     known       the same for the best plan that is at most 0.1 % late: of one who knows them all (`_known_plans.py`;
@@ -63,7 +63,7 @@ class Case(NamedTuple):
         group: What it is counted with, beside its node.
         make: Makes the job; it can be pickled.
         node: The kind of node, or `launch`, or `own` where the job has nodes of its own.
-        slow_workers: Whether pipelines that are slow for good are kept.
+        slow_workers: Whether pipelines that are permanently slow are kept.
         one_seed_known: Whether plans are judged by the same iterations whatever the seed.
     """
 

@@ -329,6 +329,11 @@ def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
     return text + (f"; for {slowdown:g} % more time, give {1 + slowdown / 100:g}" if slowdown <= 100 else "")
 
 
+def share_text(share: float, error: float, digits: int) -> str:
+    """Returns a share and its error in percent, as people are told them: "8.6 ± 0.3 %"."""
+    return f"{100 * share:.{digits}f} ± {100 * error:.{digits}f} %"
+
+
 class Straggler(_Model):
     """A user's announcement that iterations will take `slowdown` times as long.
 
@@ -349,9 +354,11 @@ class PlanInputs(_Model):
         straggler: The straggler that a user announces.
         slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
+        alarm_epoch: The number at which the latest alarm requested them: all pipelines take another time; 0: none did.
     """
 
     target: Target | None = None
     straggler: Straggler | None = None
     slow_pipelines: dict[RankNumber, Ratio] = Field(default={}, max_length=100_000)
     remeasure_epoch: ScheduleNumber = 0
+    alarm_epoch: ScheduleNumber = 0

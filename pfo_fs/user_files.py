@@ -20,6 +20,8 @@ from typing import BinaryIO, NoReturn, TextIO, cast
 
 from pfo_fs.errors import PlanError, plain_text
 
+TRACE_COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
+"""Those of a trace of a job, which reports write and the simulator plays."""
 MOST_CSV_CHARS = 128 * 2**20
 """The largest table that is expected, a trace of two million rows, has 100 million characters. A compressed file has up
 to 1,000 times as many characters as bytes, so they are counted when they are decompressed."""

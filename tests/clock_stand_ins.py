@@ -23,7 +23,7 @@ class Zeusd:
         path: The socket.
 
     Attributes:
-        offer: The answer to `/discover`; `raw_offer` takes its place if it is not empty.
+        offer: The answer to `/discover`, as an object of JSON or as bytes.
         authorization: The header of the last request.
         status: The HTTP status of the answers to changes.
         runs: Cleared while the driver hangs: requests are accepted and do not end; only calls named `hangs_on`, if
@@ -41,7 +41,7 @@ class Zeusd:
     def __init__(self, path: Path) -> None:
         self.path = path
         gpus = [{"id": i, "name": "NVIDIA A100", "pci_address": f"0000:{i + 0x3B:02x}:00.0"} for i in range(len(UUIDS))]
-        self.offer: dict[str, Any] = {
+        self.offer: Any = {
             "gpus": gpus,
             "cpus": [],
             "enabled_api_groups": ["gpu-control", "gpu-read"],
@@ -52,7 +52,6 @@ class Zeusd:
         self.runs.set()
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.done: list[tuple[int, str, dict[str, int]]] = []
-        self.raw_offer = b""
         self.hangs_on = ""
         self.authorization = ""
         self.under_way = 0
@@ -95,7 +94,7 @@ class Zeusd:
 
     def _result(self, method: str, path: str, query: dict[str, str]) -> tuple[int, bytes]:
         if (method, path) == ("GET", "/discover"):
-            return 200, self.raw_offer or json.dumps(self.offer).encode()
+            return 200, self.offer if isinstance(self.offer, bytes) else json.dumps(self.offer).encode()
         call = path.removeprefix("/gpu/")
         if method != "POST" or set(query) != {"gpu_ids", "block", *self._VALUES.get(call, {"?"})}:
             return 400, b"unknown call or field"
@@ -111,6 +110,11 @@ class Zeusd:
             self.done += [(int(number), call, values) for number in query["gpu_ids"].split(",")]
             self.under_way -= 1
         return 200, b""
+
+    @property
+    def clock_changes(self) -> list[int]:
+        """The clocks set so far in MHz, 0 for a reset."""
+        return [values.get("min_clock_mhz", 0) for _, call, values in self.done if "clocks" in call]
 
     def close(self) -> None:
         """Ends the server; its socket file stays, as after a kill."""

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from typing import Any
 
 import pytest
 
 from pfo_fs.cli import main
 
 
-def pfo_fs(*arguments: object, columns: int = 200, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in this process; of the settings of these tests, only the folders of simulated GPUs count."""
-    out, err, code = StringIO(), StringIO(), 0
+class Done(subprocess.CompletedProcess[str]):
+    """A command that has ended."""
+
+    @property
+    def said(self) -> str:
+        """What people see, on one line, without the frames of tables."""
+        return " ".join((self.stdout + self.stderr).replace("│", " ").split())
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """What it tells programs, by `--json`."""
+        answer: dict[str, Any] = json.loads(self.stdout)
+        return answer
+
+
+def pfo_fs(*arguments: object, code: int | None = None, columns: int = 200, **environment: str) -> Done:
+    """Runs a command in this process; of the settings of these tests, only the folders of simulated GPUs count.
+
+    Fails if the command ends with another exit code than `code`, unless that is None.
+    """
+    out, err, ended = StringIO(), StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["pfo-fs", *map(str, arguments)])
         patch.delenv("PFO_FS_SCHEDULER", raising=False)
@@ -24,8 +44,10 @@ def pfo_fs(*arguments: object, columns: int = 200, **environment: str) -> subpro
         try:
             main()
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+            ended = end.code if isinstance(end.code, int) else int(end.code is not None)
+    done = Done(arguments, ended, out.getvalue(), err.getvalue())
+    assert code in (None, ended), done
+    return done
 
 
 def pfo_fs_process(*arguments: object, columns: int = 200) -> subprocess.CompletedProcess[str]:

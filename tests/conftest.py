@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from clock import Clock
+from fake_nvml import Fault
 from gluster_volume import Gluster, gluster_volume
 from hypothesis import HealthCheck, settings
-from running import HANGS_AFTER_S, Processes, children, wait_for
+from running import HANGS_AFTER_S, Processes, children
+
+from pfo_fs.device.simulated.gpu import SimulatedKernels
+
+if TYPE_CHECKING:
+    from faulty_nvml import Bench
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -71,11 +79,6 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(name="wait_for")
-def wait_for_fixture() -> Callable[..., object]:
-    return wait_for
-
-
 @pytest.fixture
 def shared_data() -> Path:
     """Real profiles and plans; they lie beside the checkout and are not part of the project."""
@@ -94,6 +97,44 @@ def sim_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in ("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"):
         monkeypatch.setenv(variable, str(folder))
     return folder
+
+
+@pytest.fixture
+def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
+    """The computing side of simulated GPU `a`."""
+    kernels = SimulatedKernels("a", time_scale=2)
+    yield kernels
+    kernels.stream.synchronize()
+    kernels.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a clock process over NVML that fails in some way, in virtual time."""
+    from faulty_nvml import Bench
+
+    made: list[Bench] = []
+
+    def make(*faults: Fault) -> Bench:
+        made.append(Bench(tmp_path, *faults))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a shell script the interpreter with which processes are started."""
+
+    def replace(script: str) -> None:
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace
 
 
 @pytest.fixture

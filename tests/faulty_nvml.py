@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml, Fault
+from running import open_fds
 
 from pfo_fs import device
 from pfo_fs.device import clock_process, shared_page
@@ -30,18 +30,8 @@ UUID = UUIDS[0]
 CODES = (1, 2, 3, 4, 6, 9, 10, 13, 15, 16, 17, 18, 19, 27, 999, 777)
 
 
-def open_descriptors() -> set[int]:
-    """The descriptors of this process that are open."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of the listing itself
-            os.fstat(int(name))
-            found.add(int(name))
-    return found
-
-
 class FaultyNvml(FakeNvml):
-    """GPUs that keep a locked clock and a power limit, and whose power grows by 10 W every second."""
+    """GPUs whose power grows by 10 W every second."""
 
     def __init__(self, now_s: Callable[[], float], *faults: Fault) -> None:
         super().__init__()
@@ -86,7 +76,8 @@ class Bench:
         ended_s: When the clock process has stopped serving.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, *faults: Fault) -> None:
+    def __init__(self, folder: Path, *faults: Fault) -> None:
+        patch = self._patch = pytest.MonkeyPatch()
         for module in walk_packages(device.__path__, "pfo_fs.device."):
             import_module(module.name)  # what is imported later would have the real time
         self._time = VirtualTime(patch, "pfo_fs")
@@ -158,7 +149,7 @@ class Bench:
             "loads_fd": self._their_loads.detach(), "lifeline_fd": os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
         }  # fmt: skip
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
-        open_before = open_descriptors()
+        open_before = open_fds()
         try:
             return clock_process.main(given)
         finally:
@@ -166,7 +157,7 @@ class Bench:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             gc.collect()  # what is in a cycle would close its descriptor later, when the number is another file's
-            for fd in {*open_descriptors() - open_before, given["page_fd"], given["doorbell_fd"]}:
+            for fd in {*open_fds() - open_before, given["page_fd"], given["doorbell_fd"]}:
                 os.close(fd)
 
     def _end(self) -> None:
@@ -177,7 +168,8 @@ class Bench:
             self._heard = self._ours.recv(1 << 20)
 
     def close(self) -> None:
-        """Closes what a bench has opened, also one that has not run."""
+        """Closes what a bench has opened, also one that has not run, and gives the real time back."""
+        self._patch.undo()
         for end in (self._ours, self._theirs, self._loads, self._their_loads):
             end.close()
         self.page.close()

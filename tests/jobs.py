@@ -43,6 +43,29 @@ def make_job(
     return SharedDirectory(Files(root, create=True), "test").create_job(body, attempt)
 
 
+def rank_body(rank: int = 0, nonce: str = "", **more: Any) -> bodies.RankBody:
+    """What a rank of a pipeline registers."""
+    info = rank_infos(rank + 1)[rank]
+    return bodies.RankBody.model_validate({"rank_info": info, "nonce": nonce or f"n{rank}", "host": "node1", **more})
+
+
+def result_body(rank: int = 0, time_s: float = 1.0, **more: Any) -> bodies.ResultBody:
+    """What a rank measures in two iterations."""
+    result = ProfilingResult(rank=rank, iter_time=[time_s] * 2, iter_energy=[100.0] * 2)
+    return bodies.ResultBody(result=result, **more)
+
+
+def daemon_body(counter: int = 1, **more: Any) -> bodies.DaemonBody:
+    """What a daemon on another host says."""
+    about = {"generation": 1, "host": "there", "pid": 1, "version": "1", "scheduler": "Manual", "interval_s": 1.0}
+    return bodies.DaemonBody.model_validate({**about, "counter": counter, **more})
+
+
+def leader_body(generation: int = 1, nonce: str = "other") -> bodies.LeaderBody:
+    """The claim of a daemon on another host."""
+    return bodies.LeaderBody(generation=generation, nonce=nonce, host="there", pid=1)
+
+
 def register(folder: JobFolder, infos: list[RankInfo] | None = None) -> JobFolder:
     """Registers ranks, by default all of the job, with a file for each; returns the folder."""
     job = folder.read_job()
@@ -54,8 +77,7 @@ def register(folder: JobFolder, infos: list[RankInfo] | None = None) -> JobFolde
 
 def write_results(folder: JobFolder, number: int, infos: list[RankInfo], time_s: float = 1.0) -> None:
     for info in infos:
-        result = ProfilingResult(rank=info.rank, iter_time=[time_s] * 2, iter_energy=[100.0] * 2)
-        folder.write_results(number, [bodies.ResultBody(result=result)])
+        folder.write_results(number, [result_body(info.rank, time_s)])
 
 
 def results_by_rank(folder: JobFolder, number: int) -> dict[int, bodies.ResultBody]:
@@ -131,19 +153,13 @@ def living_daemon(root: Path) -> Iterator[None]:
     """A daemon's heartbeat in the directory, as commands see it."""
     shared, ends = SharedDirectory(Files(root), "daemon"), threading.Event()
 
-    def write(counter: int) -> None:
-        body = bodies.DaemonBody(
-            generation=1, counter=counter, host="h", pid=1, version="0", scheduler="Manual", interval_s=0.2
-        )
-        shared.write(body)
-
     def beat() -> None:
         counter = 1
         while not ends.wait(0.05):
             counter += 1
-            write(counter)
+            shared.write(daemon_body(counter, interval_s=0.2))
 
-    write(1)  # before a command can look
+    shared.write(daemon_body(interval_s=0.2))  # before a command can look
     thread = threading.Thread(target=beat)
     thread.start()
     try:

@@ -107,9 +107,7 @@ def make_zeus(
     monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu, **options: Any
 ) -> tuple[Any, ZeusGpus]:
     """Zeus's own class, on a GPU like ours."""
-    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
-    from zeus.optimizer import power_limit
-
+    power_limit = pytest.importorskip("zeus.optimizer.power_limit", reason="needs Zeus, with which it compares")
     gpus = ZeusGpus(int(gpu.lowest), int(gpu.highest))
     monkeypatch.setattr(power_limit, "get_gpus", lambda ensure_homogeneous=False: gpus)
     monkeypatch.setattr(power_limit, "atexit", SimpleNamespace(register=lambda _: None))

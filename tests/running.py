@@ -19,6 +19,12 @@ HANGS_AFTER_S = 300.0
 """What takes this long hangs, also on a machine that has other work. A deadline in a test says nothing else."""
 
 
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a process that a test starts: it finds the tests' modules and the package."""
+    tests = Path(__file__).parent
+    return {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}", "OMP_NUM_THREADS": "1", **more}
+
+
 class Processes:
     """Starts processes for a test and ends all that are left, by pid."""
 
@@ -35,7 +41,7 @@ class Processes:
         return self.start(sys.executable, *arguments, **options)
 
     def daemon(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **options)
+        return self.python("-m", "pfo_fs", "daemon", str(shared_dir), *arguments, **{"env": environment(), **options})
 
     def leader(self, shared_dir: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
         """A daemon that has begun to lead."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jobs
 import pytest
 from jobs import rank_infos
 
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, InstructionOrders, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.schedule_yaml import OrderUnknown, ScheduleProblems, parse_schedule_yaml
 
 CLOCKS = list(range(210, 1411, 15))
@@ -40,20 +40,16 @@ def result_of(rank: int, time: float = 1.0, energy: float = 100.0, iterations: i
     return ProfilingResult(rank=rank, iter_time=[time] * iterations, iter_energy=[energy] * iterations)
 
 
-def problems_of(text: str | bytes) -> list[tuple[int, str]]:
-    """What parsing complains of, as (line, reason)."""
-    with pytest.raises(ScheduleProblems) as caught:
-        parse_schedule_yaml(text)
-    return [(problem.line, problem.reason) for problem in caught.value.problems]
-
-
-def misfits_of(
-    text: str, job: JobInfo, infos: list[RankInfo], orders: dict[int, Order] | None = None
+def problems_of(
+    text: str | bytes,
+    job: JobInfo | None = None,
+    infos: Sequence[RankInfo] = (),
+    orders: InstructionOrders | None = None,
 ) -> list[tuple[int, str]]:
-    """What resolving complains of, as (line, reason)."""
-    document = parse_schedule_yaml(text)
+    """What parsing complains of, or, with a job, resolving, as (line, reason)."""
+    document = parse_schedule_yaml(text) if job is not None else None
     with pytest.raises(ScheduleProblems) as caught:
-        document.resolve(job, infos, orders or {})
+        document.resolve(job, infos, orders or {}) if document and job else parse_schedule_yaml(text)
     return [(problem.line, problem.reason) for problem in caught.value.problems]
 
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from pfo_fs.simulator import Iteration, Play
+from dataclasses import replace
+
+from pfo_fs.planner import Measurement
+from pfo_fs.simulator import Iteration, ModelTruth, Play
 from pfo_fs.store import bodies
+
+
+class LongTruth(ModelTruth):
+    """Iterations of few micro-batches last as long as those of a real job: some seconds."""
+
+    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
+        known = super().measurement(stage, instruction, mhz)
+        return replace(known, time_s=3 * known.time_s, energy_j=3 * known.energy_j)
 
 
 def converged(play: Play, most: int = 400) -> list[Iteration]:

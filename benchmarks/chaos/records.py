@@ -56,7 +56,8 @@ def damaged_records(root: Path) -> list[str]:
 def broken_schedules(
     folder: JobFolder, logs: Sequence[Mapping[int, tuple[int, object]]], coordination: str
 ) -> list[str]:
-    """Committed schedules have no gaps; no rank goes back to an older number, or to an older generation.
+    """Committed schedules have no gaps, and those with an end name one that stays; no rank goes back to an older
+    number, except to the one that is named, or to an older generation.
 
     Args:
         folder: The job.
@@ -71,13 +72,17 @@ def broken_schedules(
     }
     if list(indexes) != list(range(len(indexes))):
         found.append(f"committed schedules have gaps: {list(indexes)}")
+    ends = {number: index for number, index in indexes.items() if index.until and index.after >= 0}
+    for number, index in ends.items():
+        if index.after > number or not indexes[index.after].stays:
+            found.append(f"after schedule {number} comes {index.after}, which does not stay")
     for rank, log in enumerate(logs):
         followed = [number for _, (number, _) in sorted(log.items()) if number >= 0]
         for older, newer in pairwise(followed):
-            if newer < older:
+            if newer < older and not (older in ends and newer == ends[older].after):
                 found.append(f"rank {rank} went from schedule {older} back to {newer}")
             elif coordination == "daemon" and newer not in indexes:
                 found.append(f"rank {rank} followed schedule {newer}, which was never committed")
-            elif coordination == "daemon" and indexes[newer].generation < indexes[older].generation:
+            elif coordination == "daemon" and newer > older and indexes[newer].generation < indexes[older].generation:
                 found.append(f"rank {rank} followed generation {indexes[newer].generation} after a newer one")
     return found

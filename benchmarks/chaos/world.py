@@ -55,6 +55,7 @@ class World:
 
     def __init__(self, seed: int, root: Path) -> None:
         self.random = random = Random(seed)
+        self._terms = Random(seed)  # of its own, so that known seeds play what they did before there were terms
         self.root = str(root / "pfo")
         self.now_s = 1000.0
         self.settings = PFOSettings(
@@ -231,6 +232,8 @@ class World:
             path = Path(self.root) / "jobs" / self.job_id / "schedule.yaml"
             if path.parent.is_dir():
                 text = random.choice(("all: 1200\n", "target: {slowdown: 1.1}\n", "all: [\n", ""))
+                if text == "all: 1200\n":
+                    text += self._terms.choice(("", "turns: [1, 2, 3, 0]\n", f"until: {self.step_number + 60}\n"))
                 path.write_text(text) if text else path.unlink(missing_ok=True)
                 self.note(f"schedule.yaml is {text!r}")
 
@@ -341,12 +344,12 @@ class World:
         return True
 
     def _is_calm(self) -> bool:
-        """Whether one daemon leads, and all ranks follow the same schedule."""
-        if self.coordination == "local":
-            return all(host.is_there for host in self.hosts)
+        """Whether one daemon leads, if the job has one, and all ranks follow the same schedule."""
         leads = [place.daemon._leader.leadership for place in self.daemons if place.daemon is not None]
         numbers = {rank.log.get(self.step_number - 1, (-1, False))[0] for rank in self.ranks}
-        return sum(one is not None for one in leads) == 1 and len(numbers) == 1
+        if self.coordination == "local" and not all(host.is_there for host in self.hosts):
+            return False
+        return sum(one is not None for one in leads) == 1 and len(numbers) == 1 and min(numbers) >= 0
 
 
 @contextmanager

@@ -100,12 +100,15 @@ class Beliefs:
         results: Sequence[ProfilingResult],
         schedules: Sequence[FrequencySchedule],
         turns: Sequence[int] = (),
+        *,
+        after_alarm: bool = False,
     ) -> Window | None:
         """Adds what was measured in one window; returns it, or None if no pipeline was measured on all stages.
 
         Args:
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
+            after_alarm: If durations differ from those before, the windows and trials before tell nothing any more.
         """
         taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
@@ -120,6 +123,8 @@ class Beliefs:
             if np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
                 self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
             self.loads = self.loads or LoadModel(self.pipeline)
+            if after_alarm and self._have_changed(window, self.loads):
+                self.windows, self.trials = [], {}
             ratios = self.ratios()
             self.windows = [*self._worth_keeping(), window]
             for found in self.loads.fit(self.windows, ratios):
@@ -159,6 +164,24 @@ class Beliefs:
             for mhz, point in curve.items():
                 if mhz != max(curve):
                     point.time_weight /= _LESS_SURE**2
+
+    def _have_changed(self, window: Window, loads: LoadModel) -> bool:
+        """Whether instructions surely take another time at the highest clock than in the windows before."""
+        top_mhz = self.ratios().top_mhz[loads.kind_of_node][:, None]
+
+        def of_iterations(windows: Sequence[Window]) -> Array:
+            """The mean log duration of each kind at the highest clock in each iteration; masked where there is none."""
+            found: Array = []
+            for each in windows:
+                logs: Array = np.ma.array(np.log(each.times_s), mask=(each.clocks_mhz < top_mhz) | ~each.at_clock)
+                of_kinds = [logs[:, loads.kind_of_node == kind] for kind in range(len(loads.kinds))]
+                found += list(np.ma.stack([of_kind.mean(axis=(1, 2)) for of_kind in of_kinds], axis=1))
+            return np.ma.stack(found)
+
+        before, now = of_iterations(self.windows), of_iterations([window])
+        off = abs(now.mean(axis=0) - before.mean(axis=0))
+        error = np.ma.sqrt(before.var(axis=0) / before.count(axis=0) + now.var(axis=0) / now.count(axis=0))
+        return bool(((off > _LEAST_OFF) & (off > _FAR * error)).filled(False).any())
 
     def _power_level(self, results: Sequence[ProfilingResult]) -> float:
         """The powers at the highest clocks as a multiple of those of the first windows: warm GPUs leak more current."""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pfo_fs.autotune.judgements import Judgement, Trial
 from pfo_fs.errors import PlanError, first_problem
-from pfo_fs.models import PlanInputs, Target, implausible
+from pfo_fs.models import PlanInputs, Target, implausible, share_text
 
 if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
@@ -101,15 +101,11 @@ def measured_text(believed: Judgement, trial: Trial | None) -> str:
     energy = "energy not measured yet"
     if trial.saved.is_known:
         verb = "saves" if believed.saved >= 0 else "takes more energy, by"
-        energy = f"{verb} {_with_error(abs(believed.saved), believed.saved_error, 1)}"
+        energy = f"{verb} {share_text(abs(believed.saved), TIMES_THE_ERROR * believed.saved_error, 1)}"
     word = "slower" if believed.slower >= 0 else "faster"
-    time = f"{_with_error(abs(believed.slower), believed.late_error, 2)} {word}"
+    time = f"{share_text(abs(believed.slower), TIMES_THE_ERROR * believed.late_error, 2)} {word}"
     steps = f"against {trial.default_steps:,} steps at default clocks" if trial.default_steps else "beside the model"
     return f"{energy}, {time}, {steps}"
-
-
-def _with_error(value: float, error: float, digits: int) -> str:
-    return f"{100 * value:.{digits}f} ± {100 * TIMES_THE_ERROR * error:.{digits}f} %"
 
 
 def figures_of(model: JobModel, believed: Judgement, trial: Trial | None) -> dict[str, float]:

@@ -157,7 +157,7 @@ class ParetoScheduler(FrequencyScheduler):
     def _take(
         self, results: Sequence[ProfilingResult], schedules: Sequence[FrequencySchedule], turns: Sequence[int]
     ) -> Window | None:
-        window = self._beliefs.take(results, schedules, turns)
+        window = self._beliefs.take(results, schedules, turns, after_alarm=self._is_alarmed)
         if window is not None:
             self._iterations = max(self._iterations, window.steps[-1])
             self._seen = self._measured_at = max(self._seen, self._iterations)
@@ -225,9 +225,11 @@ class ParetoScheduler(FrequencyScheduler):
         # Plans for the pace of a straggler are not measured, and followed at once.
         nothing_to_tell = bool(self._goal.slowdowns) or choice.plan == model.max_clocks
         turns: tuple[int, ...] = _ALL_FOLLOW
+        # After an alarm the time alone is measured, since the plan may be late.
+        settled = choice.converged and not self._is_alarmed
         if not nothing_to_tell and (choice.trial or choice.converged or trial is None):
-            turns = self._turns(for_energy=choice.converged and not choice.trial)
-        if choice.converged and len(turns) > 1:
+            turns = self._turns(for_energy=settled)
+        if settled and len(turns) > 1:
             rounds = round(_DEFAULT_SHARE * self._iterations / (len(turns) // 2))
             steps = min(max(rounds, LEAST_ROUNDS), _MOST_ROUNDS) * len(turns)
         steps = -(-steps // len(turns)) * len(turns) if turns else 0
@@ -247,6 +249,11 @@ class ParetoScheduler(FrequencyScheduler):
     def _is_measuring(self) -> bool:
         """Whether ranks still measure what was asked for last."""
         return self._answer is not None and self._answer.revision != self._measured
+
+    @property
+    def _is_alarmed(self) -> bool:
+        """Whether an alarm has asked for what is measured now."""
+        return self._epoch < self.plan_inputs.remeasure_epoch == self.plan_inputs.alarm_epoch
 
     def _impossibility(self) -> str:
         """Why no plan keeps to the target, for the status; empty if one does."""
@@ -300,7 +307,8 @@ class ParetoScheduler(FrequencyScheduler):
         stragglers = self._monitor.add(iteration_times, known, announced)
         if stragglers is not None and stragglers != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(stragglers)})
-        if self._is_measuring:  # what it tells is waited for
+        is_alarmed = stragglers is not None and iteration_times[-1].step >= self._not_before
+        if self._is_measuring and not (is_alarmed and choice.converged):  # what a window of a new plan tells is awaited
             return self.plan_inputs
         trial = self._beliefs.trials.get(choice.plan)
         no_energy = trial is not None and not trial.saved.is_known and choice.plan not in self._energy_asked
@@ -308,14 +316,14 @@ class ParetoScheduler(FrequencyScheduler):
         is_due = choice.converged and (no_energy or self._seen - self._measured_at >= pause)
         if is_due:
             self._energy_asked.add(choice.plan)  # where there is no energy counter, it is asked for once
-        is_alarmed = stragglers is not None and iteration_times[-1].step >= self._not_before
-        if is_alarmed and not is_due:
+        changed = {"remeasure_epoch": self.plan_inputs.remeasure_epoch + 1}
+        if is_alarmed:
+            changed["alarm_epoch"] = changed["remeasure_epoch"]
             self._not_before = iteration_times[-1].step + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         if is_due or is_alarmed:
             self._measured_at = self._seen
-            epoch = self.plan_inputs.remeasure_epoch + 1
-            return self.plan_inputs.model_copy(update={"remeasure_epoch": epoch})
+            return self.plan_inputs.model_copy(update=changed)
         return self.plan_inputs
 
     @classmethod

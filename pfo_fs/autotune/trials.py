@@ -34,7 +34,10 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     """Returns what a window tells of its plan; each turn lasted for `block` steps, 0: there were no turns."""
     assert beliefs.loads is not None
     full_s = beliefs.loads.at_max_clocks_s(window, beliefs.ratios())
-    shares = window.follows.mean(axis=(1, 2))
+    # The first step after a change has in part the clocks of the turn before. Turns of one step have no other.
+    counts: Array = np.full(window.iterations, block < 2)
+    counts[1:] |= (window.follows[1:] == window.follows[:-1]).all(axis=(1, 2)) & (np.diff(np.array(window.steps)) == 1)
+    shares = np.where(counts, window.follows.mean(axis=(1, 2)), np.nan)
     spans_s: Array = window.spans_s.max(axis=1)
     # Where it is unknown whether a clock acted in time, the measured duration stands: how late it acts is learned yet.
     # It may also stay so: that the plan's clock and the measured duration tell different times is an error.
@@ -52,8 +55,8 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     if (block - 1) * float(window.step_s.mean()) > LEAST_BLOCK_S / 2:
         alike = Scenarios(model.everything, full_s, range(len(window.pipelines))).iteration_times_s(None)
         longer = _slope(modelled_s / alike, shares).value + later.value
-        saved = _saved(model, window, full_s, longer)
-    default_steps = round(float((1 - shares).sum()))
+        saved = _saved(model, window, full_s, longer, counts)
+    default_steps = round(float(np.nansum(1 - shares)))
     return Trial(plan, saved, later, _slope(spans_s / model.full_s, shares), default_steps)
 
 
@@ -69,11 +72,13 @@ def _as_modelled(model: JobModel, window: Window, full_s: Array) -> Array:
 
 
 def _slope(values: Array, shares: Array) -> Figure:
-    """The slope of values over the share of ranks that followed the plan; not known without turns.
+    """The slope of values over the share of ranks that followed the plan (NaN: the step does not count).
 
-    Neighbouring iterations are alike, and turns are spread evenly, so the error is rather less than stated.
+    It is not known without turns. Neighbouring iterations are alike, and turns are spread evenly, so the error is
+    rather less than stated.
     """
-    around: Array = shares - shares.mean()
+    counts = ~np.isnan(shares)
+    values, around = values[counts], shares[counts] - shares[counts].mean()
     squares = float((around**2).sum())
     if squares == 0 or len(values) < 3:
         return Figure()
@@ -82,21 +87,18 @@ def _slope(values: Array, shares: Array) -> Figure:
     return Figure(slope, math.sqrt(float((rest**2).sum()) / (len(values) - 2) / squares))
 
 
-def _saved(model: JobModel, window: Window, full_s: Array, longer: float) -> Figure:
+def _saved(model: JobModel, window: Window, full_s: Array, longer: float, counts: Array) -> Figure:
     """The share of energy that the plan saves.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
     own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
-    time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The first step after a
-    change does not count: the plan's clocks act late there. Nor does the last step before a change, if each rank has
-    others: a reading of its energy counter that comes after the change has a part of both turns. Where steps with the
-    plan have more or less work on average, that is chance or an error of the model, which sees that work at other
-    clocks: as likely as the scatter of the work and the model's error make it.
+    time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The last step before a
+    change does not count, either, if each rank has others: a reading of its energy counter that comes after the change
+    has a part of both turns. Where steps with the plan have more or less work on average, that is chance or an error of
+    the model, which sees that work at other clocks: as likely as the scatter of the work and the model's error make it.
     """
     follows = window.follows
-    counts: Array = np.zeros(follows.shape, bool)
-    steps: Array = np.array(window.steps)
-    counts[1:] = (follows[1:] == follows[:-1]) & (steps[1:] == steps[:-1] + 1)[:, None, None]
+    counts = np.broadcast_to(counts[:, None, None], follows.shape)
     inner: Array = counts.copy()
     inner[:-1] &= counts[1:]
     inner[-1] = False

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.progress import Progress
 from rich.text import Text
 from typer import Argument, Option
 
@@ -26,9 +27,11 @@ _LITTLE = 0.02
 _SEEN = 0.001
 """A smaller saving is none."""
 _SOURCE = (
-    "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; or a folder with what torch.profiler has "
-    "exported on each rank (*.json, *.json.gz)."
+    "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; a folder with what torch.profiler has "
+    "exported on each rank (*.json, *.json.gz); or output of Megatron-LM (*.log, *.out, *.txt) with "
+    "--timing-log-level 2 --timing-log-option all."
 )
+_LOGS = (".log", ".out", ".txt")
 _NUM_RANKS = (
     "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
 )
@@ -53,6 +56,7 @@ def advise(
     """
     from pfo_fs.simulator import read_trace
     from pfo_fs.simulator.advice import SLOWDOWNS, advise
+    from pfo_fs.simulator.megatron_log import read_megatron_log
     from pfo_fs.simulator.torch_traces import SUFFIXES, read_torch_traces
 
     path, found, curves = Path(source), "", None
@@ -62,14 +66,17 @@ def advise(
             if not found:
                 say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
+        elif source.endswith(_LOGS):
+            pipeline, full_s = read_megatron_log(path)
+            say("Megatron-LM's timers tell means: how much micro-batches vary is not counted.", to=err)
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
-    with err.status("planning for these steps ..."):
-        advice = advise(pipeline, full_s, gpu, curves)
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        advice = advise(pipeline, full_s, gpu, curves, lambda plans: progress.track(plans, description="planning"))
     if json_:
         fields = {name: _plain(value) for name, value in advice._asdict().items()}
         print_json({**fields, "slowdowns": SLOWDOWNS})

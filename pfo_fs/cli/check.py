@@ -46,14 +46,15 @@ class _Answer(NamedTuple):
 
     def text(self) -> str:
         """Returns the answer in words."""
+        from pfo_fs.models import share_text
+
         slower, error, saved, saved_error, _, default_steps = self.found
-        text = f"{100 * slower:.2f} ± {100 * error:.2f} %"
+        text = share_text(slower, error, 2)
         text = f"training is {text} slower because of pfo-fs" if self.is_slower else f"not pfo-fs: {text}"
         if self.is_slower and not self.is_too_slow:
             text += f" (its target allows {100 * self.allowed:.2f} %)"
         if saved_error < math.inf:
-            less = "less" if saved >= 0 else "more"
-            text += f", and takes {100 * abs(saved):.1f} ± {100 * saved_error:.1f} % {less} energy"
+            text += f", and takes {share_text(abs(saved), saved_error, 1)} {'less' if saved >= 0 else 'more'} energy"
         return f"{text}, against {default_steps:,} steps at default clocks{self.until}"
 
     def figures(self) -> dict[str, object]:

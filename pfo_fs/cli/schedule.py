@@ -23,6 +23,7 @@ from pfo_fs.cli.terminal import (
     SlowdownOption,
     err,
     fail,
+    out,
     print_json,
     say,
     takes_directory,
@@ -33,6 +34,7 @@ from pfo_fs.user_files import read_user_file
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from rich.console import Console
 
     from pfo_fs.models import RankInfo
     from pfo_fs.store import JobFolder
@@ -95,9 +97,7 @@ def schedule_check(
         say((f"{name} is valid", "green"), f" for job {folder.job_id}")
         _warn_if_slower(slower)
     else:
-        for problem in problems:
-            where = f":{problem['line']}" if problem["line"] else ""
-            say((f"{name}{where}:", "bold red"), f" {problem['reason']}")
+        _say_problems(name, problems, out)
     sys.exit(1 if problems else 0)
 
 
@@ -107,7 +107,6 @@ def schedule_set(
     job: Job,
     file: Annotated[Path, Argument(help="YAML file to put in force; - for standard input.")],
     shared_dir: SharedDirOption = None,
-    force: Annotated[bool, Option(help="Write it even if the job would refuse it.")] = False,
     json_: JsonFlag = False,
 ) -> None:
     """Check a schedule and write it into the job's folder; in force within seconds if a daemon or rank 0 runs."""
@@ -116,17 +115,14 @@ def schedule_set(
     folder = find_job(job, shared_dir, writes=True)
     name, content = _yaml_of(folder, file)
     problems, slower = _problems(folder, content)
-    for problem in problems:
-        say((f"{name}:{problem['line']}:", "bold red"), f" {problem['reason']}", to=err)
+    _say_problems(name, problems, err)
     _warn_if_slower(slower)
-    written = force or not problems
-    if written:
-        folder.write_file(layout.YAML, content)
-    document = {"file": name, "written": written, "problems": problems, "slower": slower}
-    if not written:
+    document = {"file": name, "written": not problems, "problems": problems, "slower": slower}
+    if problems:
         if json_:
             print_json(document)
         sys.exit(1)
+    folder.write_file(layout.YAML, content)
     tell_written(folder, f"written; {folder.location / layout.YAML_STATUS} shows when it is in force", document, json_)
 
 
@@ -175,6 +171,12 @@ def _problems(folder: JobFolder, content: bytes) -> tuple[list[dict[str, object]
         return [], expected_slowdown(data, schedules) if document.has_clocks else None
     except PlanError:
         return [], None
+
+
+def _say_problems(name: str, problems: list[dict[str, object]], to: Console) -> None:
+    for problem in problems:
+        where = f":{problem['line']}" if problem["line"] else ""
+        say((f"{name}{where}:", "bold red"), f" {problem['reason']}", to=to)
 
 
 def _warn_if_slower(share: float | None) -> None:

@@ -49,18 +49,16 @@ _NODE = (
     "its instruction begins, as where clocks cannot follow the device."
 )
 _STEP_FACTORS = (
-    "CSV file of a real run: all durations of each step are multiplied by its factor (column factor; or "
-    "iteration_time_s, relative to the median and without the 10 steps of warm-up)."
+    "CSV file of a real run, the first in it: all durations of each step are multiplied by its factor (column factor; "
+    "or iteration_time_s, relative to the median and without the 10 steps of warm-up)."
 )
 _LENGTHS = "CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."
 _TOKENS = 16_777_216
-_STEP_S = 2.0
 
 
 def simulate(
     num_microbatches: Annotated[int | None, Option(help="Micro-batches of one iteration.", min=1)] = None,
     generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
-    varied: Annotated[bool, Option("--varied", help="With --generated: durations vary as in real jobs.")] = False,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
     loads: Annotated[str | None, Option(metavar="trace|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
@@ -74,8 +72,6 @@ def simulate(
     power: PowerOption = None,
     node: Annotated[Node, Option(help=_NODE)] = "kind",
     step_factors: Annotated[Path | None, Option(help=_STEP_FACTORS)] = None,
-    step_factors_run: Annotated[str | None, Option(help="Which run of that file (column run); else the first.")] = None,
-    gpus_per_stage: Annotated[int, Option(help="GPUs of a stage (tensor parallelism).", min=1, max=64)] = 1,
     seed: Annotated[int, Option(help="Seed of the noise.", min=0)] = 0,
     shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
     json_: JsonFlag = False,
@@ -91,14 +87,12 @@ def simulate(
     from pfo_fs.settings import load_settings
     from pfo_fs.simulator import (
         ModelTruth,
-        Nuisances,
         Play,
         SimulatedJob,
         generated_job,
         read_step_factors,
         read_trace,
         summarize,
-        varied_job,
     )
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
     from pfo_fs.simulator.nodes import NodeSettings
@@ -116,29 +110,26 @@ def simulate(
             "--loads needs --trace, and does not go with --slowdown, --power or --shared-dir",
         ),
         (no_pipeline and loads is None, "--no-pipeline needs --loads"),
-        (node == "launch" and gpus_per_stage > 1, "--gpus-per-stage does not go with --node launch"),
-        (varied and generated is None, "--varied needs --generated"),
-        (step_factors_run is not None and step_factors is None, "--step-factors-run needs --step-factors"),
     ):
         if is_wrong:
             wrong_usage(said)
-    nodes = None if node == "launch" else NodeSettings(node_physics(node), gpus_per_stage)
+    nodes = None if node == "launch" else NodeSettings(node_physics(node))
     kind: str = gpu
     if generated is not None:
-        job, kind = (varied_job if varied else generated_job)(generated), f"generated-{generated}"
+        job, kind = generated_job(generated), f"generated-{generated}"
         say(job.name, to=err)
     elif trace is not None:
         traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
-        job = traced.job(gpu_model(gpu), nodes, Nuisances(time_jitter=0.0))
+        job = traced.job(gpu_model(gpu), nodes)
         kind = trace.name.split(".")[0]
     else:
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
     if step_factors is not None:
-        of_steps, run = read_step_factors(step_factors, step_factors_run)
+        of_steps, run = read_step_factors(step_factors)
         say(f"step factors of {len(of_steps)} steps{run and f', run {run}'}", to=err)
         job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
@@ -236,10 +227,8 @@ def loads(
     median: Annotated[int, Option(min=1, max=_TOKENS, help="Without a file: median length of documents.")] = 1500,
     sigma: Annotated[float, Option(min=0.0, max=5.0, help="Without a file: spread of their logarithm.")] = 1.4,
     model: Annotated[Literal["1B", "8B", "70B"], Option(help="Size of the model: how much attention weighs.")] = "8B",
-    noise: Annotated[float, Option(min=0.0, max=0.5, help="Scatter that no load explains; 0.01 for 1 %.")] = 0.01,
     gpu: Annotated[str, Option(help="Model of GPU: A100, A40, B300, RTX or H100.")] = "A100",
     iterations: Annotated[int, Option(min=1, max=100_000, help="Number of steps; of a file, all at most.")] = 200,
-    seed: Annotated[int, Option(min=0, help="Other documents, other noise.")] = 0,
     json_: JsonFlag = False,
 ) -> None:
     """Show what LoadClocks would save where ranks get sequences of unequal lengths, from a cold start.
@@ -256,10 +245,10 @@ def loads(
         step_of = read.__getitem__ if len(read) >= 10 else lambda number: read[number % len(read)]
         ranks = len(read[0])
     else:
-        step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed)
+        step_of = drawn_steps(ranks, micro_batches, context, median, sigma, seed=0)
     with Progress(console=err, transient=True, disable=json_ or not err.is_terminal) as progress:
         steps = progress.track(range(iterations), description="")
-        summary = play(step_of, gpu_model(gpu), MODELS[model], step_s=_STEP_S, noise=noise, steps=steps, seed=seed)
+        summary = play(step_of, gpu_model(gpu), MODELS[model], steps=steps)
     if json_:
         print_json({"summary": summary._asdict()})
         return

@@ -185,9 +185,9 @@ def open_directory(shared_dir: Path, *, in_use: bool = False) -> SharedDirectory
     Raises:
         StoreError: The directory is not there or cannot be used.
     """
-    from pfo_fs.store import Files, SharedDirectory
+    from pfo_fs.store import Files, SharedDirectory, layout
 
     shared = SharedDirectory(Files(shared_dir, create=False))
-    if in_use and not shared.is_in_use:
+    if in_use and {layout.JOBS, layout.DAEMON}.isdisjoint(shared.files.names()):
         fail(f"{shared_dir} is not a shared directory of pfo-fs: it has no jobs and no daemon. Is the path right?")
     return shared

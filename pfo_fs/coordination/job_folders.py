@@ -103,7 +103,7 @@ class JobFolders:
         """Reads one folder that held no job so far."""
         problem = ""
         try:
-            owner = self.shared.job(name).foreign_owner()
+            owner = self.shared.files.foreign_owner(layout.job(name))
             if owner is not None:
                 del self._looks[name]
                 self._log.log(logging.INFO, f"job {name}: belongs to user {owner}, whose jobs are not served")

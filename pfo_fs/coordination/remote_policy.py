@@ -56,8 +56,6 @@ class PolicyLimits:
 
 
 _MOST_LOG_LINES = 20
-_ADDRESSES = 4
-"""Times the memory. Threads reserve addresses that they do not use; before Linux 4.7, only addresses can be limited."""
 _NICE = 5
 """A policy that plans for minutes leaves the processor to the daemon and to training."""
 
@@ -147,15 +145,10 @@ def _limit_memory(memory_bytes: int) -> None:
     _set_limit(resource.RLIMIT_CORE, 0, 0)
     with open("/proc/self/status") as file:
         sizes = dict(line.split(":", 1) for line in file)
-    for limit, field, most in (
-        (resource.RLIMIT_DATA, "VmData", memory_bytes),
-        (resource.RLIMIT_AS, "VmSize", _ADDRESSES * memory_bytes),
-    ):
-        most += int(sizes[field].split()[0]) * 1024
-        _, hard = resource.getrlimit(limit)
-        if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
-        _set_limit(limit, most, most)
+    most = int(sizes["VmData"].split()[0]) * 1024 + memory_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    _set_limit(resource.RLIMIT_DATA, most, most)
 
 
 def _limit_processor_time(cpu_s: int) -> None:

@@ -14,7 +14,7 @@ from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.schedule_yaml.nodes import compose, describe_node, pairs_of
 from pfo_fs.schedule_yaml.parse import unknown_key
 from pfo_fs.schedule_yaml.problems import ScheduleProblems, one_problem
-from pfo_fs.store import SharedDirectory
+from pfo_fs.store import SharedDirectory, layout
 
 Coordination: TypeAlias = Literal["auto", "daemon-only"]
 
@@ -54,7 +54,7 @@ def read_site_policy(shared: SharedDirectory, last: SitePolicy = _DEFAULT) -> Si
     `problem` says what is wrong, and the mended file counts when it is read next.
     """
     try:
-        content = shared.read_site()
+        content = shared.files.read(layout.SITE, layout.SITE_LIMIT)
         return _DEFAULT if content is None else parse_site_policy(content)
     except StoreUnavailable:
         raise

@@ -72,9 +72,8 @@ class ClockLoop:
         reporter: Reporter,
         options: ClockOptions,
         why_clocks_stay: str,
-        output: OwnOutput | None = None,
     ) -> None:
-        self._output = output
+        self._output = OwnOutput()
         self._is_capped = gpu.clock_backend == POWER_CAP
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         self._words = words = shared.words
@@ -235,8 +234,7 @@ class ClockLoop:
 
     def _tell_output(self) -> None:
         """Sends training what this process, or a library in it, has written, as a line that begins with `SAYS`."""
-        text = self._output.new_text() if self._output is not None else ""
-        if text:
+        if text := self._output.new_text():
             with suppress(OSError):
                 self._trainer.send(f"{SAYS}{text}\n".encode(), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
@@ -321,7 +319,7 @@ def main(given: dict[str, Any]) -> int | str:
     to_reset = GpuToReset(spec, options.clock_backend, leave_clocks=bool(why_clocks_stay)) if gpu.uuid else None
     reporter = Reporter(options.report_to, options.rank, options.token, to_reset)
     page = SharedPage(given["page_fd"])
-    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, loads, reporter, options, why_clocks_stay, OwnOutput())
+    loop = ClockLoop(gpu, page, given["doorbell_fd"], trainer, loads, reporter, options, why_clocks_stay)
     clocks_mhz = [] if why_clocks_stay else gpu.supported_clocks_mhz()
     hello = ClockInfo(gpu.name, gpu.uuid, clocks_mhz, why_clocks_stay, gpu.clock_backend)
     with refusals_named("sendto"), suppress(ConnectionError):

@@ -68,7 +68,7 @@ class Client:
     """
 
     rank: int
-    role: Literal["training", "clocks", "gone"]  # gone: training has said goodbye
+    role: Literal["training", "clocks", "gone"]  # gone: it has said goodbye
     gpu: m.GpuToReset | None = None
     terminated: bool = False
 

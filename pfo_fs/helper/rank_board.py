@@ -67,6 +67,10 @@ class RankBoard:
         self._update(rank, error=text[:_MAX_ERROR_CHARS], undo_owed=int(owed), undo_failures=failures)
         self._next_s = 0.0
 
+    def note_death(self, rank: int) -> None:
+        """Notes that a clock process has died: what it has reported of its GPU's clock no longer holds."""
+        self._update(rank, clock_backend=bodies.CLOCK_PROCESS_DIED, clock_mhz=None)
+
     def note_loads(self, rank: int, known: dict[str, Any]) -> None:
         """Notes what is known of clocks from loads."""
         self._update(rank, loads=known)

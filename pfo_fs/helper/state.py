@@ -152,7 +152,7 @@ class HelperState:
             case m.MeasurementReport():
                 self._on_measured(rank, message)
             case m.ClocksReleased():
-                client.gpu = None
+                client.gpu, client.role = None, "gone"
             case m.ReadProfile() | m.SaveProfile():
                 self._writes.add(message)
             case m.WatchSwitch():
@@ -174,8 +174,10 @@ class HelperState:
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
             self._on_training_ended(client, "crashed", text)
-        elif client.role == "clocks" and client.gpu is not None:
-            self._resets.begin(client.rank, client.gpu, "has died")
+        elif client.role == "clocks":
+            self._board.note_death(client.rank)
+            if client.gpu is not None:
+                self._resets.begin(client.rank, client.gpu, "has died")
 
     # ---- joining and measuring
 

@@ -115,13 +115,6 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
                 already.
         """
         self.start()  # of a copy
-        with self.optimizer.guard:
-            self._attach(trainer)
-        return self
-
-    def _attach(self, trainer: Trainer) -> None:
-        self._join(trainer)
-        train = trainer.train
 
         def train_and_restore(*args: object, **kwargs: object) -> object:
             try:
@@ -129,7 +122,11 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
             finally:
                 self.optimizer.pause()
 
-        self._wraps.replace(trainer, "train", train_and_restore)
+        with self.optimizer.guard:
+            self._join(trainer)
+            train = trainer.train
+            self._wraps.replace(trainer, "train", train_and_restore)
+        return self
 
     def on_train_begin(self, _args: object, state: TrainerState, _control: object, **_kwargs: object) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""

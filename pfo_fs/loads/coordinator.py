@@ -18,6 +18,7 @@ from pfo_fs.loads.durations import StepShape
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
 from pfo_fs.loads.turns import MOST_BLOCK_S, RECENT, Compared, Figure, HeldClocks, Pace, Took, Turns, Waits
 from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
+from pfo_fs.models import share_text
 
 _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
@@ -270,10 +271,10 @@ class LoadCoordinator:
 
 def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
     """Returns what was measured against control steps, in words."""
-    saved = "energy not known yet" if energy is None else f"saves {-100 * energy.more:.1f} ± {100 * energy.error:.1f} %"
+    saved = "energy not known yet" if energy is None else f"saves {share_text(-energy.more, energy.error, 1)}"
     late = "time not known yet"
     if time is not None:
-        late = f"{100 * abs(time.more):.2f} ± {100 * time.error:.2f} % {'slower' if time.more >= 0 else 'faster'}"
+        late = f"{share_text(abs(time.more), time.error, 2)} {'slower' if time.more >= 0 else 'faster'}"
     return f"{saved}, {late}, against {controls:,} control steps"
 
 

@@ -6,8 +6,8 @@ Each instruction takes
 
 with a, b and c of its rank in the pipeline. Only loads of one number get the square; a vector may hold one itself.
 times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that is
-slow for good has another pace: that is no work. The order of the instructions, and which waits for which, give the ends
-(`StepShape`).
+permanently slow has another pace: that is no work. The order of the instructions, and which waits for which, give the
+ends (`StepShape`).
 
 All is learned from the ends of the ranks alone, so that no instruction needs a mark: least squares over the latest
 steps (Gauss-Newton: a pipeline's end is a maximum of sums of durations, so nearly linear in what is learned), the paces

@@ -87,10 +87,6 @@ class Window:
         inputs = self.index.source.plan_inputs
         return bool(inputs.slow_pipelines) or inputs.straggler is not None
 
-    def is_like(self, other: Window) -> bool:
-        """Whether all ranks have the same clocks under both."""
-        return self.schedules == other.schedules
-
 
 @dataclass
 class JobState:

@@ -56,7 +56,7 @@ def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     windows, unless iterations differ in work: then there is no baseline, except with `any_work`.
     """
     window = data.in_force
-    alike = [other for other in data.windows if window is not None and other.is_like(window)]
+    alike = [other for other in data.windows if window is not None and other.schedules == window.schedules]
     measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
     without = next((figures for other in reversed(alike) if (figures := _figures(other, follow=False))), None)
     work_differs = _work_differs(data)

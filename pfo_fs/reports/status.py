@@ -108,7 +108,7 @@ class DirectoryStatus(BaseModel):
 
 def collect_status(shared: SharedDirectory, live: int = 50) -> DirectoryStatus:
     """Reads the state of daemon and jobs: at most 500 folders, and for about 10 s."""
-    told, since_s = _daemon(shared), time.monotonic()
+    told, since_s = _quietly(shared.read_daemon), time.monotonic()
     switch = OffSwitch(shared.files)
     switched = _quietly(switch.read) or SwitchedOff()
     ids = shared.newest_job_ids()
@@ -143,7 +143,7 @@ def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s
     """The daemon is alive if its counter changes within 1.5 s; the times of two hosts are not compared."""
     alive = False
     while not told.stopped and not alive and time.monotonic() - since_s < _HEARTBEAT_WAIT_S:
-        newer = _daemon(shared)
+        newer = _quietly(shared.read_daemon)
         if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
             alive, told = not newer.stopped, newer
         else:
@@ -160,7 +160,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
     if job is not None and job.coordination == "none":
         return ""
     if claim is None or claim.kind == "daemon":
-        told = _daemon(shared)
+        told = _quietly(shared.read_daemon)
         return "daemon" if told is not None and _with_sign_of_life(shared, told, time.monotonic()).alive else ""
     signs = (f"{layout.PROGRESS}/0.json", layout.YAML_STATUS, layout.CURRENT)
 
@@ -268,7 +268,9 @@ def _row(job: JobStatus) -> list[str]:
     """The cells of a job in the table."""
     over, clocks = job.state == "ended", job.clocks_mhz
     now = f"{clocks[0]:,}" if len(clocks) == 1 else f"{clocks[0]:,}–{clocks[-1]:,}" if clocks else ""
-    now = f"{now} MHz" if now else "not set" if set(job.clock_backends) == {"none"} else "default"
+    died = bodies.CLOCK_PROCESS_DIED in job.clock_backends
+    unset = "unknown" if died else "not set" if set(job.clock_backends) == {"none"} else "default"
+    now = f"{now} MHz" if now else unset
     return [
         job.end_text or ("off" if job.off else job.state),
         *(["–", "–"] if job.off and not over else [job.verdict.saved_text, job.verdict.slower_text]),
@@ -317,7 +319,3 @@ def _details(job: JobStatus) -> Iterator[str]:
         counts = (f"{way} ({n} rank{'s' * (n > 1)})" if len(ways) > 1 else way for way, n in ways.items())
         yield f"clocks set through: {', '.join(counts)}" if ways else ""
         yield switching_text(job.ranks)
-
-
-def _daemon(shared: SharedDirectory) -> bodies.DaemonBody | None:
-    return _quietly(shared.read_daemon)

@@ -23,8 +23,7 @@ from pfo_fs.reports.atomic_output import output_file
 from pfo_fs.reports.collect import JobData, Window, results_of
 from pfo_fs.store import bodies
 from pfo_fs.turns import share_of
-
-TRACE_COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
+from pfo_fs.user_files import TRACE_COLUMNS
 
 Span = tuple[Window | None, int, int, float]
 """(schedule, first step, end of the steps, share of the ranks that follow it then); the others run default clocks."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pfo_fs.models import FrequencySchedule
+from pfo_fs.models import FrequencySchedule, share_text
 from pfo_fs.reports.collect import JobData, JobState, collect_job
 from pfo_fs.store import bodies, layout
 
@@ -180,4 +180,4 @@ def expected_slowdown(data: JobData, schedules: Sequence[FrequencySchedule]) -> 
 
 
 def _text(share: float | None, error: float, digits: int) -> str:
-    return "–" if share is None else f"{100 * share:.{digits}f} ± {100 * error:.{digits}f} %".replace("-", "−")
+    return "–" if share is None else share_text(share, error, digits).replace("-", "−")

@@ -12,8 +12,9 @@ from pfo_fs.schedule_yaml import OrderUnknown, ScheduleDocument, ScheduleProblem
 from pfo_fs.schedule_yaml.nodes import MAX_YAML_BYTES
 from pfo_fs.scheduler.base import FrequencyScheduler, ScheduleGenerator
 from pfo_fs.scheduler.parallel3d import make_3d_parallel
-from pfo_fs.scheduler.plan_file import StagePlan, read_bounded, read_plan
+from pfo_fs.scheduler.plan_file import StagePlan, read_plan
 from pfo_fs.settings import PFOSettings
+from pfo_fs.user_files import read_user_file
 
 
 class FixedSchedules(FrequencyScheduler):
@@ -96,7 +97,7 @@ def _read(path: Path) -> ScheduleDocument | list[StagePlan]:
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")
     try:
-        return parse_schedule_yaml(read_bounded(path, MAX_YAML_BYTES))
+        return parse_schedule_yaml(read_user_file(path, MAX_YAML_BYTES, "a plan"))
     except ScheduleProblems as error:
         raise PlanError(f"{path}: {error}", line=error.line) from error
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -17,6 +16,7 @@ from msgspec import Meta
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import MAX_INSTRUCTIONS, MAX_JOB_INSTRUCTIONS, FrequencySchedule
+from pfo_fs.user_files import read_user_file
 
 StagePlan: TypeAlias = list[tuple[str, int]]
 """(instruction, MHz) of one stage or rank, in the order of an iteration."""
@@ -35,35 +35,13 @@ _PLACE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?:\[(?P<stage>\d+)\])?(?:\[(?P
 _BYTE = re.compile(r"byte (\d+)")
 
 
-def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Returns the content of a regular file that the user named, if it has at most `limit` bytes.
-
-    Raises:
-        PlanError: The file is missing, cannot be read, is not a regular file (a pipe would block for ever) or is
-            larger.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PlanError(f"{path}: is not a regular file")
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with NUL in it
-        if isinstance(error, PlanError):
-            raise
-        raise PlanError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > limit:
-        raise PlanError(f"{path}: is larger than {limit:,} bytes, the most for a plan")
-    return data
-
-
 def read_plan(path: str | os.PathLike[str]) -> list[StagePlan]:
     """Reads a plan file: for each stage (or rank) in order, its list of (instruction, MHz).
 
     Raises:
         PlanError: The file cannot be read or is not a plan; the message names stage, position and what is expected.
     """
-    return parse_plan(read_bounded(path, MAX_PLAN_BYTES), str(path))
+    return parse_plan(read_user_file(path, MAX_PLAN_BYTES, "a plan"), str(path))
 
 
 def parse_plan(data: bytes, source: str) -> list[StagePlan]:

@@ -5,26 +5,38 @@ stages are as unequal as they are on average; then slow workers come on top; the
 
 What a remedy saves follows from these durations and from how time and power follow the clock: as the job has measured
 it, or else as it has been published for training on this kind of GPU (A100, A40). For other kinds, both ends of the
-interval come from what is published of any kind, so that it is wide.
+interval come from what is published of any kind, and from work that waits for memory, so that it is wide.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.device.simulated.physics import TRAINING, GpuModel
-from pfo_fs.planner import Measurement, Pipeline, Problem, Profile, ScenarioPlanner, Scenarios, SwitchCosts
+from pfo_fs.device.simulated.physics import A100, TRAINING, GpuModel
+from pfo_fs.planner import (
+    Measurement,
+    Pipeline,
+    Problem,
+    Profile,
+    ScenarioPlanner,
+    Scenarios,
+    SwitchCosts,
+    pipeline_from_orders,
+)
 from pfo_fs.planner.scenario_model import Played
 from pfo_fs.simulator.traces import SLOW_WORKER
 
 SLOWDOWNS = (1.0, 1.01, 1.02, 1.05)
 """Longest mean time of a step, as a multiple of that at default clocks."""
-_SCENARIOS, _PIPELINES = 16, 16
-"""Plans are made for at most 16 steps of at most 16 pipelines, spread over the trace."""
+_SCENARIOS, _PIPELINES, _CELLS = 16, 16, 65_536
+"""At most 16 steps of at most 16 pipelines count, spread over the trace; fewer where these are more instructions."""
+_LARGE, _ROUNDS = 4096, (2, 4)
+"""Plans for more instructions in a pipeline take minutes. They are made for the micro-batches of two and of four rounds
+through all ranks: what bubbles save is the same in both, and each further micro-batch saves as much again."""
 _MOSTLY = 0.75
 """A worker is slow if it is in three of four steps: one that has more work in some steps is not."""
 _SAME = 1e-9
@@ -37,6 +49,9 @@ _MEASURED, _MEASURED_TO = 3, 0.75
 fewer say little of what lower clocks save."""
 _LATENCIES_S = 0.01, 0.1
 """Clocks act so much later than they are requested: on nodes with A100s and older GPUs, and at most on later ones."""
+_IN_MEMORY = 0.5
+"""Where nothing is known of GPUs and work, up to this share of what follows the clock may wait for memory instead: then
+lower clocks cost less time, and save more. Bandwidth grows more slowly than computing from one kind to the next."""
 _MOST_LATE = 0.001
 """Relative: with this much more time, running jobs are compared with plans of full knowledge in the benchmarks."""
 NOTABLE = 0.02
@@ -124,13 +139,14 @@ class Curves(NamedTuple):
         return [one.frequency_mhz for one in next(iter(self.rows.values()))]
 
     @classmethod
-    def of_model(cls, model: GpuModel, names: set[str]) -> Curves:
-        """Returns those that were published."""
+    def of_model(cls, model: GpuModel, names: set[str], in_memory: float = 0.0) -> Curves:
+        """Returns those that were published; this share of what follows the clock waits for memory instead."""
         offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
         every = -(-len(offered) // _CLOCKS)
         rows: dict[str, list[Measurement]] = {}
         for name in names:
             curve = model.coefficients(name)
+            curve = curve._replace(a=curve.a * (1 - in_memory))
             times_s = {mhz: curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in offered[::every]}
             rows[name] = [Measurement(mhz, time_s, time_s * curve.power_w(mhz)) for mhz, time_s in times_s.items()]
         return cls(rows, model.blocking_power_w)
@@ -155,7 +171,13 @@ class Curves(NamedTuple):
         return cls(rows, blocking_power_w)
 
 
-def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None = None) -> Advice:
+def advise(
+    pipeline: Pipeline,
+    full_s: Array,
+    gpu: str,
+    measured: Curves | None = None,
+    track: Callable[[list[Any]], Iterable[Any]] = iter,
+) -> Advice:
     """Returns what would save energy in a job.
 
     Args:
@@ -163,21 +185,30 @@ def advise(pipeline: Pipeline, full_s: Array, gpu: str, measured: Curves | None 
         full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
         gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
         measured: The curves of all instructions, if the job has measured them.
+        track: Goes through all plans that are to be made, such as with a bar that shows progress.
     """
     names = {one.name for one in pipeline.instructions}
     measured = measured if measured and names <= measured.rows.keys() else None
-    steps = np.unique(np.linspace(0, len(full_s) - 1, _SCENARIOS).round().astype(int))
-    full_s = full_s[steps][:, :, :_PIPELINES]
+    most = max(1, _CELLS // len(pipeline.instructions))
+    full_s = full_s[:, :, : min(_PIPELINES, most)]
+    count = min(_SCENARIOS, max(1, most // full_s.shape[2]))
+    full_s = full_s[np.unique(np.linspace(0, len(full_s) - 1, count).round().astype(int))]
     published = [model for name, model in TRAINING.items() if re.search(rf"\b{name}\b", gpu.upper())]
-    curves = [measured] if measured else [Curves.of_model(model, names) for model in published or TRAINING.values()]
-    latencies_s = _LATENCIES_S[:1] if published else _LATENCIES_S
-    jobs = [_Job(pipeline, full_s, one, latency_s) for one in curves for latency_s in latencies_s]
-    waits, balanced, is_known = jobs[0].waits(), [], bool(measured or published)
-    if waits[-1].share > NOTABLE:
-        balanced = _remedies([_Job(pipeline, job.balanced_s, job.curves, job.latency_s) for job in jobs], is_known)
-    remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or waits[-1].share > NOTABLE]
+    curves = [measured] if measured else [Curves.of_model(model, names) for model in published]
+    quick_s, late_s = _LATENCIES_S
+    cases = [(one, latency_s) for one in curves for latency_s in ((quick_s,) if published else _LATENCIES_S)] or [
+        *((Curves.of_model(model, names), late_s) for model in TRAINING.values()),
+        (Curves.of_model(A100, names, _IN_MEMORY), quick_s),
+    ]
+    jobs = [_Job(pipeline, full_s, one, latency_s) for one, latency_s in cases]
+    waits, is_known = jobs[0].waits(), bool(measured or published)
+    uneven = waits[-1].share > NOTABLE
+    even = [_Job(pipeline, job.balanced_s, job.curves, job.latency_s) for job in jobs] if uneven else []
+    for job, slowdown in track([(job, slowdown) for job in (*jobs, *even) for slowdown in SLOWDOWNS]):
+        job.plan(slowdown)
+    remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or uneven]
     known = "measured" if measured else "published" if published else "unknown"
-    return Advice(jobs[0].step_s, waits, remedies, balanced, known)
+    return Advice(jobs[0].step_s, waits, remedies, _remedies(even, is_known) if even else [], known)
 
 
 def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
@@ -198,6 +229,8 @@ class _Job:
         slow: Which pipelines are permanently slow.
         healthy_s: Durations if all work were equal, and no worker slow, in s; shape as `full_s`.
         balanced_s: The same with slow workers.
+        parts: The jobs that plans are made for: the first micro-batches of a large job, or the job itself.
+        planned_j: What its own plans save of a step's energy, one for each of `SLOWDOWNS`, in J.
     """
 
     def __init__(self, pipeline: Pipeline, full_s: Array, curves: Curves, latency_s: float) -> None:
@@ -225,6 +258,16 @@ class _Job:
         self.scenarios = Scenarios(problem, full_s, groups.tolist())
         self.spans_s = self.scenarios.spans_s()
         self.step_s = float(self.spans_s.max(axis=1).mean())
+        self.full_j = self.scenarios.energy_j()
+        self.parts = [self if part is pipeline else self._of(part) for part in _parts(pipeline)]
+        self.planned_j: list[float] = []
+        self._planner = ScenarioPlanner(self.scenarios, most_walks=0)  # descents take long, and gain 0.1 points
+
+    def _of(self, part: Pipeline) -> _Job:
+        """The same with the micro-batches of a part of its pipeline."""
+        pipeline, full_s = self.scenarios.problem.pipeline, self.scenarios.full_s
+        rows = [pipeline.position[one] for one in part.instructions]
+        return _Job(part, full_s[:, rows], self.curves, self.latency_s)
 
     def waits(self) -> list[Wait]:
         """For which share of all time GPUs wait, by cause."""
@@ -245,22 +288,28 @@ class _Job:
             before, before_s = max(before, waiting), step_s
         return found
 
+    def plan(self, slowdown: float) -> None:
+        """Makes the next plan, of this slowdown."""
+        for job in self.parts:
+            clocks = job._planner.at((slowdown + _MOST_LATE) * job.step_s)
+            job.planned_j.append(job.full_j - job.scenarios.energy_j(clocks))
+
     def saved(self) -> dict[str, list[float]]:
         """What each remedy saves at each slowdown, if all is known."""
-        scenarios = self.scenarios
-        full_j, planner = scenarios.energy_j(), ScenarioPlanner(scenarios)
+        scenarios, found = self.scenarios, {}
         uniform = [scenarios.play(np.full((scenarios.nodes, scenarios.count), number)) for number in self._numbers]
-        found = {}
         if len(scenarios.problem.pipeline.orders) > 1:
-            plans = [planner.at((slowdown + _MOST_LATE) * self.step_s) for slowdown in SLOWDOWNS]
-            found["plan"] = [1 - scenarios.energy_j(plan) / full_j for plan in plans]
+            counts = [job.scenarios.nodes for job in self.parts]
+            last, slope = self.parts[-1], (scenarios.nodes - counts[-1]) / max(1, counts[-1] - counts[0])
+            pairs = zip(self.parts[0].planned_j, last.planned_j, strict=True)
+            found["plan"] = [(more_j + slope * (more_j - less_j)) / self.full_j for less_j, more_j in pairs]
         if scenarios.pipelines > 1:
-            found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / full_j for slowdown in SLOWDOWNS]
+            found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / self.full_j for slowdown in SLOWDOWNS]
         in_time = [
             [one.energy_j for one in uniform if one.mean_s <= (slowdown + _MOST_LATE) * self.step_s]
             for slowdown in SLOWDOWNS
         ]
-        found["limit"] = [1 - min(energies_j) / full_j for energies_j in in_time]
+        found["limit"] = [1 - min(energies_j) / self.full_j for energies_j in in_time]
         return found
 
     @property
@@ -280,6 +329,17 @@ class _Job:
             least_j = np.where(fits & (work_j < least_j), work_j, least_j)
         waiting_j: float = scenarios.waiting_power_w * slowdown * self.step_s
         return float(least_j.sum(axis=1).mean()) + waiting_j
+
+
+def _parts(pipeline: Pipeline) -> list[Pipeline]:
+    """The pipelines that plans are made for."""
+    orders = pipeline.orders
+    if len(pipeline.instructions) <= _LARGE:
+        return [pipeline]
+    return [
+        pipeline_from_orders([[one for one in order if one.microbatch < rounds * len(orders)] for order in orders])
+        for rounds in _ROUNDS
+    ]
 
 
 def _sums(places: Array, values: Array) -> Array:

@@ -34,7 +34,7 @@ class LoadSummary(NamedTuple):
         plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
         worst_step_late: By how much longer the latest of these steps took.
         balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
-            are slow for good stay slow.
+            are permanently slow stay slow.
         begins_at: The first step with a lower clock; None: there was none.
         status_text: What was known at the end.
     """

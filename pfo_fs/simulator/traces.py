@@ -29,16 +29,15 @@ from pfo_fs.simulator.cluster import Nuisances
 from pfo_fs.simulator.job_generator import SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import Truth
-from pfo_fs.user_files import csv_table
+from pfo_fs.user_files import TRACE_COLUMNS, csv_table
 
-COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
 _MOST_TIMES = 1_000_000
 """A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
 SLOW_WORKER = 1.15
-"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is slow for good: healthy ones
-of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
+"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is permanently slow: healthy
+ones of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
 """The trace has its own jitter of durations."""
 
@@ -132,7 +131,7 @@ def read_trace(
         ConfigError: The schedule does not exist for this number of stages and micro-batches.
     """
     rows: dict[tuple[int, int, Instruction], tuple[float, int]] = {}  # (time, line) by step, dp_rank and instruction
-    with csv_table(path, COLUMNS, "a trace") as table:
+    with csv_table(path, TRACE_COLUMNS, "a trace") as table:
         for step, dp_rank, stage, name, micro_batch, cell in table:
             instruction = Instruction(table.whole("stage", stage), name, table.whole("micro_batch", micro_batch))
             place = table.whole("step", step), table.whole("dp_rank", dp_rank), instruction

@@ -62,18 +62,18 @@ class DrawnVariation:
     """Variation that is drawn at random, in the kinds that production traces show.
 
     Attributes:
-        seed: Seed of what belongs to the job: ranks that differ for good. The rest also follows the run's seed.
+        seed: Seed of what belongs to the job: ranks that differ permanently. The rest also follows the run's seed.
         later_mixture: What they hold from iteration `changes_at` on.
         changes_at: None: the mixture stays.
         per_step: Standard deviation of a factor of a whole iteration.
-        per_rank: Standard deviation of a factor of a rank of a pipeline, for good.
+        per_rank: Standard deviation of a factor of a rank of a pipeline, permanently.
         own: Standard deviation of a factor of each instruction.
         tails: Share of instructions that take longer by an exponentially distributed factor, of mean `tail`.
         tail: Mean additional time of these, relative.
         drift: Standard deviation of a factor of all iterations that changes over hundreds of them.
         bursts: Probability that a burst begins within 60 iterations: a rank of a pipeline is slower for 5 to 30.
         burst: Additional time in a burst, relative.
-        slow_worker: Additional time of one rank of one pipeline for good, relative; 0: there is none.
+        slow_worker: Additional time of one permanently slow rank of one pipeline, relative; 0: there is none.
     """
 
     pipeline: Pipeline
@@ -119,7 +119,7 @@ class DrawnVariation:
 
     @cached_property
     def _of_ranks(self) -> Array:
-        """Logarithms of the factors that belong to ranks for good, (ranks, pipelines)."""
+        """Logarithms of the factors that permanently belong to ranks, (ranks, pipelines)."""
         drawn = np.random.default_rng([self.seed])
         shape = len(self.pipeline.orders), self.pipelines
         logs = self.per_rank * drawn.standard_normal(shape)

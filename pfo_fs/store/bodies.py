@@ -118,6 +118,8 @@ class RankBody(_Body):
     poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
 
 
+CLOCK_PROCESS_DIED = "nothing: the clock process has died"
+"""In place of the way in which clocks are set."""
 MOST_NAMES_PER_FILE = 32
 """Ranks that share one record: some file systems allow few names of one file (GlusterFS on ext4 refuses the 49th)."""
 

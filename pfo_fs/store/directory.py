@@ -119,11 +119,6 @@ class SharedDirectory(RecordFolder):
         if layout.DIRECTORY not in present:
             self.write(b.DirectoryBody(directory_id=secrets.token_hex(16), host=socket.gethostname()))
 
-    @property
-    def is_in_use(self) -> bool:
-        """Whether a job or a daemon of pfo-fs has used this directory."""
-        return bool({layout.JOBS, layout.DAEMON} & set(self.files.names()))
-
     def directory_id(self) -> str:
         """Returns the random id of this directory; empty while `directory.json` is not seen."""
         if layout.DIRECTORY not in self.files.names():  # by listing: an NFS client remembers that a name was missing
@@ -217,11 +212,7 @@ class SharedDirectory(RecordFolder):
         folders = ("", layout.LEADERS, layout.JOBS, layout.ARCHIVE)
         return sum(self.files.remove_stale_temporaries(folder) for folder in folders)
 
-    # ---- the site, and the leading daemon
-
-    def read_site(self) -> bytes | None:
-        """Returns `site.yaml` as it is now."""
-        return self.files.read(layout.SITE, layout.SITE_LIMIT)
+    # ---- the leading daemon
 
     def read_daemon(self) -> b.DaemonBody | None:
         """Returns the leading daemon's last record; None before the first one, and if it is not valid."""

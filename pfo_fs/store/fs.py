@@ -168,7 +168,7 @@ class Files(FileReader):
                 raise
 
     @by_path
-    def remove_stale_temporaries(self, path: str, *, older_than_s: float = _STALE_AFTER_S, most: int = 1000) -> int:
+    def remove_stale_temporaries(self, path: str, *, most: int = 1000) -> int:
         """Removes unfinished files that dead writers have left in a folder; returns how many.
 
         Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
@@ -181,7 +181,7 @@ class Files(FileReader):
             if folder is None or not found:
                 return 0
             now_s = self._now_s(folder)
-            return sum(self._drop_if_older(name, folder, now_s - older_than_s) for name in found[:most])
+            return sum(self._drop_if_older(name, folder, now_s - _STALE_AFTER_S) for name in found[:most])
 
     @by_path
     def now_s(self, path: str) -> float:

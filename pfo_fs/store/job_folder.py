@@ -145,10 +145,6 @@ class JobFolder(ScheduleFiles, RankFiles):
             )
         return set(found)
 
-    def foreign_owner(self) -> int | None:
-        """Returns the user whom the folder belongs to, if jobs of this user are not served here; see `Files`."""
-        return self.files.foreign_owner(self.path)
-
     def read_job(self) -> b.JobBody | None:
         """Reads `job.json`; from then on only records of the same attempt are read."""
         self.attempt, known = None, self.attempt

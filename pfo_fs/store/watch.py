@@ -38,11 +38,6 @@ class Watcher:
         self._observer: BaseObserver | None = None
         self._not_before = -math.inf  # when `start` tries again
 
-    @property
-    def uses_events(self) -> bool:
-        """Whether events shorten the wait right now."""
-        return self._observer is not None
-
     def start(self) -> None:
         """Starts the observer if events are to be used; if it cannot start, polling alone is enough."""
         if not self._wanted or self._observer is not None or time.monotonic() < self._not_before:

@@ -16,7 +16,7 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.guard import reason_of
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages
-from pfo_fs.ipc.collectives import Collectives
+from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.ipc.system_calls import held_send
 from pfo_fs.loads.choice import CHANGE_S
 from pfo_fs.loads.messages import TOKEN_BYTES, ReachDecider, StepBegun, packed
@@ -173,8 +173,8 @@ def join_loads(
     if orders and len(orders) != dims.pp_degree:
         mine = f"orders= holds those of {len(orders)} ranks, the pipeline has {dims.pp_degree}"
     ranks = Collectives.of_job(dims.rank, dims.world_size)
-    told = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, is_capped, mine))
-    _raise_first([why for *_, why in told])
+    told = ranks.all_gather(((dims.dp_rank, dims.pp_rank), clocks.info.clocks_mhz, is_capped, _problem(mine)))
+    raise_first([wrong for *_, wrong in told], strict=True)
     if dims.dp_degree == 1:
         raise ConfigError(
             f"there is one {'pipeline' if orders else 'data-parallel rank'}, so none waits for another and no clock "
@@ -213,7 +213,7 @@ def join_loads(
             address for address in addresses if address[0] != "localhost" and not address[0].startswith("127.")
         ]
     try:
-        _raise_first(ranks.all_gather(why))
+        raise_first(ranks.all_gather(_problem(why)), strict=True)
     except ConfigError:
         if decider is not None:
             decider.close()
@@ -238,7 +238,5 @@ def _learned(path: str, link: HelperLink, problem: Callable[[str], None]) -> dic
     return None
 
 
-def _raise_first(problems: Sequence[str]) -> None:
-    for rank, why in enumerate(problems):
-        if why:
-            raise ConfigError(f"rank {rank}: {why}")
+def _problem(why: str) -> Problem | None:
+    return problem_of(ConfigError(why), fatal=True) if why else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from scheduler_jobs import make_job, one_f_one_b, order_of
@@ -18,7 +19,7 @@ from pfo_fs.autotune.judgements import Figure, Trial
 from pfo_fs.autotune.model import JobModel
 from pfo_fs.autotune.trials import trial_of
 from pfo_fs.models import FrequencySchedule, InstructionPower, ProfilingResult, Switching, Target
-from pfo_fs.turns import ROUND, follows, half_of
+from pfo_fs.turns import ALL, ROUND, follows, half_of
 
 STAGES, MICROBATCHES, ITERATIONS, TOP_MHZ = 2, 4, 5, 1410
 CLOCKS = list(range(810, TOP_MHZ + 1, 30))
@@ -145,6 +146,29 @@ def test_an_iteration_in_which_a_coarse_timer_measures_0_s_is_left_out() -> None
     assert window is not None
     assert window.steps == (0, 1, 3, 4)
     assert model_of(beliefs).iterations
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(1.0, 2), (1.01, 2), (0.8, 1), (1.2, 1)])
+def test_after_an_alarm_windows_of_other_durations_tell_nothing_any_more(factor: float, kept: int) -> None:
+    beliefs = beliefs_of()
+    beliefs.take(results_of(beliefs, []), [])
+    beliefs.take(results_of(beliefs, [], factors=[factor] * ITERATIONS), [], after_alarm=True)
+    assert len(beliefs.windows) == kept
+    beliefs.take(results_of(beliefs, [], factors=[1.5] * ITERATIONS), [])
+    assert len(beliefs.windows) == kept + 1, "without an alarm, they show what loads to expect"
+
+
+def test_the_first_step_after_a_change_of_turn_does_not_tell_how_late_a_plan_is() -> None:
+    beliefs = probed()
+    model = model_of(beliefs)
+    plan = probe_plan(model, beliefs)
+    schedules = model.schedules(plan)
+    turns = [turn for turn in ROUND for _ in range(2)]
+    steps = [turns[step % len(turns)] for step in range(2 * ITERATIONS - 1, 2 * ITERATIONS + 16)]
+    factors = [1.05 if before == turn == ALL else 1.0 for before, turn in pairwise(steps)]
+    window = beliefs.take(results_of(beliefs, schedules, turns=turns, count=16, factors=factors), schedules, turns)
+    assert window is not None
+    assert trial_of(model, beliefs, plan, window, 2).slower.value == pytest.approx(0.05, rel=0.1)
 
 
 def rows_of(model: JobModel) -> list[tuple[int, int]]:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clock import replace_time
-from commands import pfo_fs
+from commands import Done, pfo_fs
 from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
-from simulated_jobs import converged
+from simulated_jobs import LongTruth, converged
 
 from pfo_fs.device.simulated.physics import A100, node_physics
 from pfo_fs.loads_known import LoadsKnown
-from pfo_fs.planner import Measurement, make_pipeline
+from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Cluster, Episode, ModelTruth, Nuisances, Play
+from pfo_fs.simulator import Cluster, Episode, Nuisances, Play
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import JobFolder, OffSwitch, bodies, layout
 from pfo_fs.turns import ROUND
 
 SLOWER_BY_ONE_PERCENT = "all: 1395\n"  # of 1410 MHz
 OTHERS_MAKE_IT_SLOWER = [Episode(1.01, 0, 10_000, pipeline) for pipeline in range(2)]
-
-
-class LongTruth(ModelTruth):
-    """Iterations of few micro-batches last for some seconds, as those of a real job."""
-
-    def measurement(self, stage: int, instruction: str, mhz: int) -> Measurement:
-        known = super().measurement(stage, instruction, mhz)
-        return replace(known, time_s=3 * known.time_s, energy_j=3 * known.energy_j)
 
 
 def playing(
@@ -62,9 +51,7 @@ def say_yaml(play: Play, yaml: str) -> None:
 Meanwhile = Callable[[int], object]
 
 
-def check(
-    play: Play, *arguments: object, meanwhile: Meanwhile = lambda looks: None, most: int = 400
-) -> subprocess.CompletedProcess[str]:
+def check(play: Play, *arguments: object, meanwhile: Meanwhile = lambda looks: None, most: int = 400) -> Done:
     """Runs the command; `meanwhile` is called with the number of its looks, before each iteration."""
     looks, now_s = 0, 0.0
 
@@ -81,17 +68,11 @@ def check(
         return pfo_fs("check", play.folder.job_id, "-d", root, *arguments)
 
 
-def figures(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
-    answer: dict[str, float] = json.loads(done.stdout)
-    return answer
-
-
 @pytest.mark.slow
 def test_a_schedule_by_hand_that_costs_one_percent_is_named_as_the_cause(tmp_path: Path) -> None:
     done = check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, episodes=OTHERS_MAKE_IT_SLOWER), "--json", "--steps", 48)
-    answer = figures(done)
-    assert done.returncode == 1
-    assert answer["because_of_pfo_fs"] is True
+    answer = done.answer
+    assert (done.returncode, answer["because_of_pfo_fs"]) == (1, True)
     assert answer["slower"] == pytest.approx(0.0090, abs=0.0010)
     assert answer["slower_error"] < 0.001
     assert answer["saved"] == pytest.approx(0.0117, abs=0.003)
@@ -113,7 +94,7 @@ def test_the_plan_of_the_policy_is_told_with_its_saving_and_goes_on_as_before(tm
     play.folder.read_job()
     before = current_of(play.folder)
     done = check(play, "--json")
-    answer = figures(done)
+    answer = done.answer
     assert done.returncode == 0, done
     assert answer["saved"] > 0.03
     assert answer["saved_error"] < answer["saved"] / 5
@@ -126,7 +107,7 @@ def test_the_plan_of_the_policy_is_told_with_its_saving_and_goes_on_as_before(tm
 # ---- no answer
 
 
-def no_answer(done: subprocess.CompletedProcess[str], text: str) -> None:
+def no_answer(done: Done, text: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert text in done.stderr
 
@@ -153,9 +134,8 @@ def test_why_there_is_no_answer_is_said(
     no_answer(check(play, *arguments, meanwhile=happens), said)
 
 
-def test_a_job_that_is_not_there_or_switched_off_has_no_answer(tmp_path: Path) -> None:
+def test_a_job_that_is_switched_off_has_no_answer(tmp_path: Path) -> None:
     play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    no_answer(pfo_fs("check", "another", "-d", tmp_path), "is not a job in")
     OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
     no_answer(check(play), "switched off")
 
@@ -189,7 +169,7 @@ def test_another_daemon_goes_on_with_a_check_that_has_begun(tmp_path: Path) -> N
     before = current_of(play.folder)
     done = check(play, "--json", "--steps", 24, meanwhile=lambda looks: play.restart_daemon() if looks == 8 else None)
     assert done.returncode == 1, done
-    assert figures(done)["schedule"] == before.number + 1 == current_of(play.folder).number
+    assert done.answer["schedule"] == before.number + 1 == current_of(play.folder).number
     assert current_of(play.folder).source == before.source
 
 
@@ -222,7 +202,7 @@ def test_clocks_from_loads_say_what_they_have_measured_themselves(tmp_path: Path
     known = {"late": slower, "late_error": 0.001, "controls": 11, "saved": 0.129, "saved_error": 0.002}
     folder = told_by_loads(tmp_path, **known)
     done = pfo_fs("check", folder.job_id, "-d", tmp_path, "--json")
-    answer = figures(done)
+    answer = done.answer
     assert done.returncode == code
     assert (answer["slower"], answer["slower_error"], answer["saved_error"]) == (slower, 0.002, 0.004)
     assert (answer["default_steps"], answer["steps"], answer["age_s"]) == (11, 400, 3)

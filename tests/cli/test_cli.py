@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from commands import pfo_fs, pfo_fs_process
-from jobs import current_of, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
+from jobs import current_of, daemon_body, living_daemon, make_job, one_f_one_b, rank_infos, register, write_step
 
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
@@ -31,12 +30,10 @@ def running(tmp_path: Path) -> JobFolder:
 
 
 def test_the_schedule_in_force_is_shown_as_yaml_that_can_be_set(running: JobFolder, tmp_path: Path) -> None:
-    shown = pfo_fs("schedule", "show", "latest", "-d", tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    shown = pfo_fs("schedule", "show", "latest", "-d", tmp_path, code=0)
     assert "forward 1200, backward 1200 x2" in shown.stdout
     (tmp_path / "again.yaml").write_text(shown.stdout)
-    checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path)
-    assert checked.returncode == 0, checked.stdout
+    pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path, code=0)
 
 
 def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, tmp_path: Path) -> None:
@@ -47,19 +44,17 @@ def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, 
     shown = pfo_fs("schedule", "show", "latest", "-d", tmp_path)
     assert "turns: [1, 2, 3, 0]\nuntil: 500\nstages:" in shown.stdout
     (tmp_path / "again.yaml").write_text(shown.stdout)
-    assert pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path).returncode == 0
+    pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path, code=0)
     write_step(running, 500, 0.25)
-    checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path)
-    assert checked.returncode == 1
+    checked = pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path, code=1)
     assert "again.yaml:3: until: ranks can follow this file from step 501 on only" in checked.stdout
     assert "schedule 1: ended at step 500; ranks follow schedule 0" in pfo_fs("status", "-v", tmp_path).stdout
 
 
 def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(running: JobFolder, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("# one wrong clock\nall: 1201\n")
-    checked = pfo_fs("schedule", "check", "latest", tmp_path / "bad.yaml", "-d", tmp_path, "--json")
-    assert checked.returncode == 1
-    problems = json.loads(checked.stdout)["problems"]
+    checked = pfo_fs("schedule", "check", "latest", tmp_path / "bad.yaml", "-d", tmp_path, "--json", code=1)
+    problems = checked.answer["problems"]
     assert problems[0]["line"] == 2
     assert "1200" in problems[0]["reason"], "the nearest clock"
 
@@ -67,12 +62,11 @@ def test_a_wrong_schedule_is_checked_with_line_and_reason_and_exit_code_1(runnin
 def test_a_good_schedule_is_set_and_a_wrong_one_is_not(running: JobFolder, tmp_path: Path) -> None:
     target = tmp_path / running.path / "schedule.yaml"
     (tmp_path / "bad.yaml").write_text("all: 1201\n")
-    assert pfo_fs("schedule", "set", "latest", tmp_path / "bad.yaml", "-d", tmp_path).returncode == 1
+    pfo_fs("schedule", "set", "latest", tmp_path / "bad.yaml", "-d", tmp_path, code=1)
     assert not target.exists()
     (tmp_path / "good.yaml").write_text("all: 1110\n")
     with living_daemon(tmp_path):
-        done = pfo_fs("schedule", "set", str(tmp_path / running.path), tmp_path / "good.yaml")
-    assert done.returncode == 0, done.stderr
+        done = pfo_fs("schedule", "set", str(tmp_path / running.path), tmp_path / "good.yaml", code=0)
     assert running.job_id in done.stdout, "it says which job it took"
     assert target.read_text() == "all: 1110\n"
 
@@ -99,7 +93,7 @@ def test_status_has_a_line_for_each_job_and_more_if_asked(running: JobFolder, tm
 def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None:
     (tmp_path / "jobs/broken-one").mkdir()
     (tmp_path / "jobs/broken-one/job.json").write_text("{}")
-    state = json.loads(pfo_fs("status", tmp_path, "--json").stdout)
+    state = pfo_fs("status", tmp_path, "--json").answer
     by_id = {job["job_id"]: job for job in state["jobs"]}
     assert by_id[running.job_id]["step"] == 17
     assert by_id[running.job_id]["iter_time_s"] == 0.25
@@ -110,10 +104,8 @@ def test_status_for_programs_is_json(running: JobFolder, tmp_path: Path) -> None
 def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     shared = SharedDirectory(Files(tmp_path))
     shared.make_folders()
-    shared.write(
-        bodies.DaemonBody(generation=1, counter=5, host="h", pid=1, version="0", scheduler="Manual", interval_s=1)
-    )
-    assert json.loads(pfo_fs("status", tmp_path, "--json").stdout)["daemon"]["alive"] is False
+    shared.write(daemon_body(5))
+    assert pfo_fs("status", tmp_path, "--json").answer["daemon"]["alive"] is False
 
 
 def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import random
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def arguments(profile: Path, *more: str | Path) -> list[str | Path]:
 
 
 def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profile: Path) -> None:
-    shown = pfo_fs(*arguments(profile), columns=80)
-    assert shown.returncode == 0, shown.stderr
+    shown = pfo_fs(*arguments(profile), columns=80, code=0)
     for name in ("max clocks", "one frequency", "one per stage", "planned", "gap"):
         assert name in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
@@ -45,8 +43,7 @@ def test_without_a_request_the_fastest_plan_is_shown_beside_simpler_means(profil
 
 @pytest.mark.slow
 def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"), code=0)
     document = parse_schedule_yaml((tmp_path / "out" / "plan.yaml").read_bytes())
     job = JobInfo(pp_degree=3, dp_degree=1, tp_degree=1, world_size=3)
     clocks = [1400 - 15 * n for n in range(8)]
@@ -58,8 +55,7 @@ def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: P
 
 
 def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--format", "lowtime", "-o", tmp_path))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--format", "lowtime", "-o", tmp_path), code=0)
     plan = read_plan(tmp_path / "freqs_pipeline_00000.py")
     names = [[i.name for i in order] for order in make_pipeline("1f1b", 3, 6).orders]
     assert [[name for name, _ in order] for order in plan] == names
@@ -68,8 +64,7 @@ def test_a_plan_in_lowtimes_format_is_what_a_zeus_server_reads(profile: Path, tm
 @pytest.mark.slow
 def test_a_frontier_is_a_table_plans_and_pictures(profile: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out))
-    assert done.returncode == 0, done.stderr
+    pfo_fs(*arguments(profile, "--frontier", "7", "--format", "lowtime", "-o", out), code=0)
     with (out / "frontier.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 7
@@ -84,9 +79,8 @@ def test_a_frontier_is_a_table_plans_and_pictures(profile: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_shorter_frontier_does_not_leave_a_longer_ones_plans_among_its_own(profile: Path, tmp_path: Path) -> None:
-    assert pfo_fs(*arguments(profile, "--frontier", "6", "-o", tmp_path)).returncode == 0
-    done = pfo_fs(*arguments(profile, "--frontier", "4", "-o", tmp_path))
-    assert done.returncode == 1
+    pfo_fs(*arguments(profile, "--frontier", "6", "-o", tmp_path), code=0)
+    done = pfo_fs(*arguments(profile, "--frontier", "4", "-o", tmp_path), code=1)
     assert "plan_00004.yaml and 1 more" in done.stderr
 
 
@@ -97,8 +91,7 @@ def test_beside_a_straggler_energy_and_power_say_over_which_time(profile: Path, 
 
 
 def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
-    done = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path))
-    answer = json.loads(done.stdout)
+    answer = pfo_fs(*arguments(profile, "--deadline", "9", "--json", "-o", tmp_path)).answer
     planned = answer["plans"][-1]
     assert planned["name"] == "planned"
     assert [len(order) for order in planned["ranks"]] == [12, 12, 12]
@@ -124,8 +117,7 @@ def test_programs_get_json(profile: Path, tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
     profile: Path, more: list[str], message: str
 ) -> None:
-    done = pfo_fs(*arguments(profile, *more))
-    assert done.returncode == 1
+    done = pfo_fs(*arguments(profile, *more), code=1)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -137,23 +129,17 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
         "plan", file, "--num-microbatches", "2", "--gpu", "A100", "--slowdown", "1.1",
         "--solver", "both", "--json",
     )  # fmt: skip
-    found = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+    found = {plan["name"]: plan for plan in done.answer["plans"]}
     assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]
 
 
 # ---- what clock changes cost
 
 
-def costs_file(tmp_path: Path, **costs: object) -> Path:
-    path = tmp_path / "switching.json"
-    path.write_text(json.dumps({"call_s": {"median": 0.0}, "gpus": 8, **costs}))
-    return path
-
-
 def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
-    path = costs_file(tmp_path, latency_s={"1400": 9.0})
-    shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"))
-    assert shown.returncode == 0, shown.stderr
+    path = tmp_path / "switching.json"
+    path.write_text('{"call_s": {"median": 0.0}, "gpus": 8, "latency_s": {"1400": 9.0}}')
+    shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"), code=0)
     assert "one clock for each rank" in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 

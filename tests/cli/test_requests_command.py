@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
@@ -12,11 +10,9 @@ from typing import Literal
 
 import pytest
 import yaml
-from commands import pfo_fs
+from commands import Done, pfo_fs
 from jobs import living_daemon, make_job, rank_infos, register
-from typer.testing import CliRunner, Result
 
-from pfo_fs.cli import app
 from pfo_fs.reports import status
 from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory, bodies
 
@@ -29,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[JobFolder]:
         yield folder
 
 
-def request(folder: JobFolder, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def request(folder: JobFolder, command: str, *arguments: str) -> Done:
     return pfo_fs(command, "latest", "-d", folder.files.root, *arguments)
 
 
@@ -37,19 +33,18 @@ def requests_in_yaml(folder: JobFolder) -> object:
     return yaml.safe_load((folder.files.root / folder.path / "schedule.yaml").read_text())
 
 
-def test_a_target_and_a_straggler_can_be_set_at_the_same_time(folder: JobFolder) -> None:
-    assert request(folder, "target", "--power", "18000").returncode == 0
-    assert request(folder, "straggler", "--slowdown", "1.2", "--pipeline", "3").returncode == 0
-    assert requests_in_yaml(folder) == {"target": {"power": 18000.0}, "straggler": {"slowdown": 1.2, "pipeline": 3}}
-    assert request(folder, "target", "--slowdown", "1.05").returncode == 0
-    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2, "pipeline": 3}, "target": {"slowdown": 1.05}}
-
-
-def test_removing_the_last_request_removes_the_yaml(folder: JobFolder) -> None:
-    request(folder, "target", "--power", "18000")
-    request(folder, "straggler", "--slowdown", "1.2")
-    assert request(folder, "target", "--none").returncode == 0
-    assert requests_in_yaml(folder) == {"straggler": {"slowdown": 1.2}}
+def test_a_target_and_a_straggler_can_be_set_at_the_same_time_and_the_yaml_goes_with_the_last_one(
+    folder: JobFolder,
+) -> None:
+    straggler = {"slowdown": 1.2, "pipeline": 3}
+    for arguments, requests in (
+        (("target", "--power", "18000"), {"target": {"power": 18000.0}}),
+        (("straggler", "--slowdown", "1.2", "--pipeline", "3"), {"target": {"power": 18000.0}, "straggler": straggler}),
+        (("target", "--slowdown", "1.05"), {"straggler": straggler, "target": {"slowdown": 1.05}}),
+        (("target", "--none"), {"straggler": straggler}),
+    ):
+        assert request(folder, *arguments).returncode == 0
+        assert requests_in_yaml(folder) == requests
     assert request(folder, "straggler", "--gone").returncode == 0
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
@@ -66,7 +61,7 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
 @pytest.mark.slow
 def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
     job = "--num-microbatches", 16, "--stages", 2, "--iterations", 40
-    printed = json.loads(pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").stdout)
+    printed = pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").answer
     assert len(printed["iterations"]) == 40
     assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
 
@@ -82,15 +77,10 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_LOCAL_SIGN_WITHIN_S", 0.3)
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def job(root: Path, name: str, *, started: datetime | str = NOW, ended: bool = False, ranks: int = 1) -> JobFolder:
     """A job whose id is not that of its start."""
     folder = make_job(root, ranks, started=started if isinstance(started, str) else started.isoformat())
     body = folder.read_job()
-    assert body is not None
     (root / "jobs" / folder.job_id).rename(root / "jobs" / name)
     info = body.job_info.model_copy(update={"job_id": name})
     (root / "jobs" / name / "job.json").unlink()
@@ -114,43 +104,40 @@ def switched(root: Path) -> frozenset[str]:
 
 def test_off_and_on_of_one_job_and_of_all_without_any_daemon(tmp_path: Path) -> None:
     one = job(tmp_path, "one")
-    assert run("off", "one", "-d", tmp_path).exit_code == 0
-    assert run("off", "--all", "-d", tmp_path, "--why", "a power cut").exit_code == 0
+    pfo_fs("off", "one", "-d", tmp_path, code=0)
+    assert pfo_fs("off", "--all", "-d", tmp_path, "--why", "a power cut").returncode == 0
     assert switched(tmp_path) == {"all", one.job_id}
-    assert "a power cut" in run("status", tmp_path).output
-    assert run("on", "--all", "-d", tmp_path).exit_code == 0
-    assert run("on", one.location).exit_code == 0
+    assert "a power cut" in pfo_fs("status", tmp_path).said
+    pfo_fs("on", "--all", "-d", tmp_path, code=0)
+    assert pfo_fs("on", one.location).returncode == 0
     assert switched(tmp_path) == frozenset()
 
 
 def test_one_job_cannot_be_switched_on_while_all_are_off(tmp_path: Path) -> None:
     job(tmp_path, "one")
-    run("off", "--all", "-d", tmp_path)
-    done = run("on", "one", "-d", tmp_path)
-    assert done.exit_code == 1
-    assert "pfo-fs on --all" in done.output
+    pfo_fs("off", "--all", "-d", tmp_path)
+    done = pfo_fs("on", "one", "-d", tmp_path, code=1)
+    assert "pfo-fs on --all" in done.said
 
 
 def test_off_says_for_each_job_which_ranks_have_not_let_go(tmp_path: Path) -> None:
     held(job(tmp_path, "one", ranks=3), 0, of=3)
     held(job(tmp_path, "two"), 0, of=1)
-    shown = json.loads(run("off", "--all", "-d", tmp_path, "--json").output)
+    shown = pfo_fs("off", "--all", "-d", tmp_path, "--json").answer
     assert {row["job_id"]: (row["done"], row["held_ranks"]) for row in shown["jobs"]} == {
         "one": (False, [0]),
         "two": (True, [0]),
     }
-    assert "not yet: 1, 2" in run("off", "--all", "-d", tmp_path).output
+    assert "not yet: 1, 2" in pfo_fs("off", "--all", "-d", tmp_path).said
 
 
-def test_waiting_ends_with_exit_code_3_when_a_rank_does_not_let_go_in_time(tmp_path: Path) -> None:
-    held(job(tmp_path, "one", ranks=2), 0, of=2)
-    assert run("off", "one", "-d", tmp_path, "--wait", "--timeout", 0).exit_code == 3
-
-
-def test_waiting_ends_when_all_ranks_have_let_go_or_their_jobs_have_ended(tmp_path: Path) -> None:
-    held(job(tmp_path, "one", ranks=2), 0, 1, of=2)
+@pytest.mark.parametrize(("let_go", "code"), [([0], 3), ([0, 1], 0)])
+def test_waiting_ends_when_all_ranks_of_running_jobs_have_let_go_or_the_time_is_over(
+    tmp_path: Path, let_go: list[int], code: int
+) -> None:
+    held(job(tmp_path, "one", ranks=2), *let_go, of=2)
     job(tmp_path, "old", ended=True)
-    assert run("off", "--all", "-d", tmp_path, "--wait").exit_code == 0
+    pfo_fs("off", "--all", "-d", tmp_path, "--wait", "--timeout", 0, code=code)
 
 
 # ---- a change that no process applies
@@ -170,10 +157,10 @@ def test_a_request_that_no_process_applies_says_why(
 ) -> None:
     job(tmp_path, "one").claim_coordinator(bodies.ClaimBody(kind=kind, nonce="n"))
     if off:
-        run("off", "--all", "-d", tmp_path)
+        pfo_fs("off", "--all", "-d", tmp_path)
     with living_daemon(tmp_path) if daemon else nullcontext():
-        done = run(command, "one", "--slowdown", 1.1, "-d", tmp_path)
-    assert (done.exit_code, said in done.output) == (3, True), done.output
+        done = pfo_fs(command, "one", "--slowdown", 1.1, "-d", tmp_path)
+    assert (done.returncode, said in done.said) == (3, True), done.said
 
 
 # ---- which job is the latest
@@ -198,10 +185,9 @@ def test_the_latest_job_is_the_running_one_that_began_last_whatever_its_name(
     for name, started in ended.items():
         job(tmp_path, name, started=started, ended=True)
     (tmp_path / "jobs" / "zzz-leftover").mkdir()
-    done = run("off", "latest", "-d", tmp_path)
-    assert done.exit_code == 0, done.output
+    done = pfo_fs("off", "latest", "-d", tmp_path, code=0)
     assert switched(tmp_path) == {taken}
-    assert taken in done.output
+    assert taken in done.said
 
 
 @pytest.mark.parametrize(
@@ -213,21 +199,21 @@ def test_a_command_that_writes_takes_no_latest_job_where_another_one_may_be_mean
 ) -> None:
     job(tmp_path, "one", started=NOW - HOUR)
     job(tmp_path, "other", started=started)
-    done = run("off", "latest", "-d", tmp_path)
-    assert (done.exit_code, said in done.output) == (1, True), done.output
+    done = pfo_fs("off", "latest", "-d", tmp_path)
+    assert (done.returncode, said in done.said) == (1, True), done.said
     assert switched(tmp_path) == frozenset()
 
 
 def test_where_no_job_runs_a_report_takes_the_last_one_and_a_change_none(tmp_path: Path) -> None:
     job(tmp_path, "over", started=NOW - HOUR, ended=True)
     job(tmp_path, "zz-over-before", started=NOW - 2 * HOUR, ended=True)
-    assert "has ended" in run("target", "latest", "--slowdown", 1.1, "-d", tmp_path).output
-    reported = run("report", "latest", "-d", tmp_path, "-o", tmp_path / "page.html", "--json")
-    assert json.loads(reported.stdout)["job_id"] == "over"
+    assert "has ended" in pfo_fs("target", "latest", "--slowdown", 1.1, "-d", tmp_path).said
+    reported = pfo_fs("report", "latest", "-d", tmp_path, "-o", tmp_path / "page.html", "--json")
+    assert reported.answer["job_id"] == "over"
 
 
 def test_a_leftover_folder_does_not_make_a_part_of_a_name_ambiguous(tmp_path: Path) -> None:
     job(tmp_path, "2026-one")
     (tmp_path / "jobs" / "2026-leftover").mkdir()
-    assert run("off", "2026", "-d", tmp_path).exit_code == 0
+    pfo_fs("off", "2026", "-d", tmp_path, code=0)
     assert switched(tmp_path) == {"2026-one"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import Done, pfo_fs
 from fake_nvml import Fault
 from faulty_nvml import UUID, Bench
-from typer.testing import CliRunner
 
-from pfo_fs.cli import app
 from pfo_fs.device.clocks.undo_note import clock_note, limit_note
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 
@@ -18,66 +18,58 @@ def test_clocks_and_limit_that_a_killed_job_has_left_are_reset(sim_dir: Path) ->
     gpu = SimulatedGpu("left")
     gpu.lock_clock_mhz(900)
     gpu.set_power_limit_w(200)
-    done = CliRunner().invoke(app, ["reset-clocks", "simulated:left", "--power-limit", "400"])
-    assert done.exit_code == 0
+    pfo_fs("reset-clocks", "simulated:left", "--power-limit", 400, code=0)
     assert '"reset"' in (sim_dir / "left.log").read_text().splitlines()[-2]
     assert gpu.power_limit_w() == 400
 
 
 def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: Path) -> None:
     SimulatedGpu("good").lock_clock_mhz(900)
-    done = CliRunner().invoke(app, ["reset-clocks", "nonsense", "simulated:good"])
-    assert (done.exit_code, "nonsense" in done.output) == (1, True)
+    done = pfo_fs("reset-clocks", "nonsense", "simulated:good")
+    assert (done.returncode, "nonsense" in done.said) == (1, True)
     assert '"reset"' in (sim_dir / "good.log").read_text().splitlines()[-1]
 
 
-def reset(patch: pytest.MonkeyPatch, folder: Path, *faults: Fault, wait: str = "5") -> tuple[int, str, Bench]:
+def reset(bench: Bench) -> Done:
     """Runs the command, in virtual time, over a GPU that is locked at 900 MHz."""
-    bench = Bench(patch, folder, *faults)
     bench.nvml.lock_mhz = 900
-    done = CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}", "--wait", wait])
-    bench.close()
-    return done.exit_code, done.output, bench
+    return pfo_fs("reset-clocks", f"nvml:{UUID}", "--wait", 5)
 
 
-def test_a_driver_that_refuses_at_first_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fault = Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4)
-    status, output, bench = reset(monkeypatch, tmp_path, fault)
-    assert (status, bench.nvml.lock_mhz) == (0, 0), output
+def test_a_driver_that_refuses_at_first_is_asked_again(bench: Callable[..., Bench]) -> None:
+    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=4))
+    done = reset(one)
+    assert (done.returncode, one.nvml.lock_mhz) == (0, 0), done
 
 
 @pytest.mark.parametrize("code", [4, 10, 15, 999])
-def test_the_exit_status_says_that_the_driver_does_not_reset(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
-) -> None:
-    status, output, bench = reset(monkeypatch, tmp_path, Fault("nvmlDeviceResetGpuLockedClocks", code))
-    assert status == 1
-    assert f"NVML error {code}" in " ".join(output.split())
-    assert bench.nvml.lock_mhz == 900
-    assert bench.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
+def test_the_exit_status_says_that_the_driver_does_not_reset(bench: Callable[..., Bench], code: int) -> None:
+    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", code))
+    done = reset(one)
+    assert (done.returncode, one.nvml.lock_mhz) == (1, 900)
+    assert f"NVML error {code}" in done.said
+    assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
 
 
 def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(monkeypatch, tmp_path)
+    one = bench()
     clock_note(UUID).write(0, 900)
     limit_note(UUID).write(400, 200)
     monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
-    bench.nvml.lock_mhz, bench.nvml.limit_mw = 900, 200_000
-    assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
-    assert (bench.nvml.lock_mhz, bench.nvml.limit_mw, bench.notes()) == (0, 400_000, set())
-    bench.close()
+    one.nvml.lock_mhz, one.nvml.limit_mw = 900, 200_000
+    pfo_fs("reset-clocks", f"nvml:{UUID}", code=0)
+    assert (one.nvml.lock_mhz, one.nvml.limit_mw, one.notes()) == (0, 400_000, set())
 
 
 def test_where_only_power_limits_may_be_set_the_noted_limit_is_back_and_that_is_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "power-cap")
-    bench = Bench(monkeypatch, tmp_path, Fault("nvmlDeviceResetGpuLockedClocks", 4))
+    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 4))
     limit_note(UUID).write(400, 200)
     monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
-    bench.nvml.limit_mw = 200_000
-    assert CliRunner().invoke(app, ["reset-clocks", f"nvml:{UUID}"]).exit_code == 0
-    assert (bench.nvml.limit_mw, bench.notes(), bench.nvml.set_mhz) == (400_000, set(), [])
-    bench.close()
+    one.nvml.limit_mw = 200_000
+    pfo_fs("reset-clocks", f"nvml:{UUID}", code=0)
+    assert (one.nvml.limit_mw, one.notes(), one.nvml.set_mhz) == (400_000, set(), [])

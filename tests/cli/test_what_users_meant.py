@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import pfo_fs
 from jobs import make_job, rank_infos, register
-from typer.testing import CliRunner, Result
 
-from pfo_fs.cli import app
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.errors import ConfigError, StoreError
-from pfo_fs.store import Files
+from pfo_fs.store import Files, JobFolder, layout
 from pfo_fs.training.job_request import checked_directory
 from pfo_fs.training.optimizer import PFOFileOptimizer
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
 
 EVERY_HELP = """
 import sys, typer
@@ -87,19 +83,17 @@ def test_every_command_takes_the_directory_as_its_last_argument_as_an_option_and
     monkeypatch.chdir(tmp_path)
     folder = make_job(tmp_path / "pfo", 1)
     parts = [part.replace("{job}", folder.job_id) for part in command]
-    as_argument, as_option = run(*parts, tmp_path / "pfo"), run(*parts, "-d", tmp_path / "pfo")
-    assert (as_argument.exit_code, as_argument.output) == (as_option.exit_code, as_option.output)
-    assert run(*parts, tmp_path / "pfo", "-d", tmp_path).exit_code == 2
-    monkeypatch.setenv("PFO_FS_SHARED_DIR", str(tmp_path / "pfo"))
-    by_environment = run(*parts)
-    assert (as_option.exit_code, as_option.output) == (by_environment.exit_code, by_environment.output)
+    forms = pfo_fs(*parts, tmp_path / "pfo"), pfo_fs(*parts, "-d", tmp_path / "pfo")
+    pfo_fs(*parts, tmp_path / "pfo", "-d", tmp_path, code=2)
+    forms = *forms, pfo_fs(*parts, PFO_FS_SHARED_DIR=str(tmp_path / "pfo"))
+    assert len({(done.returncode, done.said) for done in forms}) == 1
 
 
 def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     register(make_job(tmp_path / "pfo", 1), rank_infos(1))
-    assert run("status", "~/pfo").exit_code == 0
-    assert run("status", "--shared-dir=~/pfo").exit_code == 0
+    pfo_fs("status", "~/pfo", code=0)
+    assert pfo_fs("status", "--shared-dir=~/pfo").returncode == 0
     assert checked_directory("~/pfo") == str(tmp_path / "pfo")
 
 
@@ -108,7 +102,7 @@ def test_only_the_last_part_of_a_path_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"typo is not there: is the path right"):
         Files(tmp_path / "typo" / "pfo", create=True)
     assert not (tmp_path / "typo").exists()
-    assert isinstance(run("daemon", tmp_path / "typo" / "deep").exception, StoreError)
+    assert "typo is not there" in pfo_fs("daemon", tmp_path / "typo" / "deep").said
     assert not (tmp_path / "typo").exists()
 
 
@@ -135,3 +129,101 @@ def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
     with pytest.raises(SystemExit):
         cli.main()
     assert capsys.readouterr().err == "error: BlockingIOError: Resource temporarily unavailable\n"
+
+
+# ---- what is typed wrong is refused with one message, in words for users, that names what is right. Nothing changes
+
+
+CASES = """
+off all -d ROOT                                         2 did you mean --all
+off -d ROOT                                             2 name a job, or all of them by --all
+off JOB --all -d ROOT                                   2 name a job, or all of them by --all
+off --all -d empty                                      1 is not a shared directory of pfo-fs
+off nobody -d ROOT                                      1 is not a job in
+on JOB -d empty                                         1 is not a job in
+daemon ROOT --slowdown 1.05                             2 --scheduler-args '{"slowdown": 1.05}'
+daemon ROOT --scheduler-args '{'                        2 is not JSON
+daemon ROOT --scheduler-args '[1]'                      2 must be a JSON object
+daemon ROOT --scheduler-args '{"slowdwn": 1.05}'        1 did you mean slowdown
+daemon ROOT --scheduler-args '{"slowdown": 5}'          1 give 1.05
+daemon ROOT --scheduler Paretto                         1 Built in are Manual
+daemon ROOT --allow-users ,                             2 names no user
+daemon ROOT --allow-users no-such-user                  2 there is no user
+daemon ROOT --metrics-file pfo.txt                      1 must end in .prom
+daemon ROOT --metrics-file no/pfo.prom                  1 there is no folder
+daemon no/such/folder                                   1 is not there: is the path right
+daemon ''                                               2 give the path of the shared directory
+status                                                  2 name the shared directory
+status ' '                                              2 give the path of the shared directory
+status none                                             1 is the file system mounted here?
+status latest -d ROOT                                   2 `pfo-fs report latest`
+status ROOT -d empty                                    2 name the one that you mean
+status JOB ROOT                                         2 extra argument
+report -d ROOT -o page.html                             2 name it
+report nobody -d ROOT                                   1 is not a job in
+report latest -o no/page.html -d ROOT                   1 cannot be written
+report latest                                           2 name its directory by -d
+report latest -d ROOT --price -1                        2 price
+trace latest -o trace.csv -d ROOT                       1 no iteration was measured
+trace                                                   2 Missing argument
+target JOB -d ROOT                                      2 exactly one
+target JOB --power 5 --slowdown 1.1 -d ROOT             2 exactly one
+target JOB --slowdown 5 -d ROOT                         2 give 1.05
+target JOB --slowdown 5% -d ROOT                        2 '5%'
+target JOB --slowdown 0.5 -d ROOT                       2 must be at least 1, not 0.5
+target JOB --power nan -d ROOT                          2 --power
+straggler JOB -d ROOT                                   2 either --slowdown or --gone
+straggler JOB --slowdown 20 -d ROOT                     2 give 1.2
+straggler JOB --slowdown 1.2 --pipeline 4 -d ROOT       2 pipelines 0 to 3
+schedule show                                           2 Missing argument
+schedule show JOB -d ROOT                               1 has no schedule yet
+schedule set JOB none.yaml -d ROOT                      1 none.yaml
+schedule check JOB -d ROOT                              1 has no schedule.yaml
+prune ROOT --older-than 5m                              2 12h, 30d or 8w
+prune ROOT --older-than 5                               2 12h, 30d or 8w
+prune ROOT --older-than -1d                             2 12h, 30d or 8w
+prune empty                                             1 is not a shared directory of pfo-fs
+check nobody -d ROOT                                    2 is not a job in
+reset-clocks                                            2 name the GPUs
+power-limit n.json --factor 1.05                        2 --factor belongs to --selector max-slowdown
+power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
+power-limit n.json --selector max-slowdown              2 needs --factor
+power-limit n.json --selector max-slowdown --factor 5   2 give 1.05
+power-limit n --selector max-slowdown --factor 0.9      2 1.05 allows 5 %
+power-limit n.json --eta-knob 2                         2 between 0 (time) and 1 (energy)
+power-limit n.json --world-size 0                       2 1 or more
+doctor --peer 2                                         2 name the directory
+doctor --switching -o no/switching.json                 1 there is no folder
+plan profile.csv --slowdown 5                           2 give 1.05
+plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
+simulate --gpu H100                                     2 'a100', 'a40'
+simulate --trace job.csv --generated 3                  2 give --num-microbatches
+simulate --num-microbatches 4 --loads trace             2 --loads needs --trace
+demo --slowdown 3                                       2 give 1.03
+"""
+
+
+@pytest.fixture(scope="module")
+def four_pipelines(tmp_path_factory: pytest.TempPathFactory) -> JobFolder:
+    """A job of four pipelines, in whose folder nothing may change."""
+    folder = make_job(tmp_path_factory.mktemp("wrong") / "pfo", 1, 4)
+    register(folder, rank_infos(1, 4))
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES.strip().splitlines(), ids=lambda case: case[:56].strip())
+def test_what_is_typed_wrong_is_refused_with_what_is_right(
+    four_pipelines: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for name in ("PFO_FS_SHARED_DIR", "CUDA_VISIBLE_DEVICES", "PFO_FS_SCHEDULER"):
+        monkeypatch.delenv(name, raising=False)
+    names = {"ROOT": str(four_pipelines.files.root), "JOB": four_pipelines.job_id}
+    before = sorted(os.walk(four_pipelines.files.root))
+    typed, code, text = re.split(r"  +([12]) ", case)
+    done = pfo_fs(*(names.get(word, word) for word in shlex.split(typed)))
+    assert (done.returncode, text in done.said) == (int(code), True), done.said
+    assert not any(word in done.said for word in ("Traceback", "Errno", "pydantic", "Input should"))
+    assert sorted(os.walk(four_pipelines.files.root)) == before
+    assert four_pipelines.read_file(layout.YAML) is None

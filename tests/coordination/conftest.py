@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from coordinator_jobs import Job, registered
+from coordinator_jobs import Job
+from jobs import make_job, register
 
 from pfo_fs.store import JobFolder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
-    return registered(tmp_path, 1, 2)[0]
+    return register(make_job(tmp_path, 1, 2))
 
 
 @pytest.fixture

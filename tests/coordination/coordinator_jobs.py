@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from clock import Clock
-from jobs import current_of, index_of, make_job, plan_text, rank_infos, register, write_results, write_step
+from jobs import current_of, index_of, plan_text, rank_infos, write_results, write_step
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.models import FrequencySchedule, PlanInputs, RankInfo
@@ -68,12 +68,17 @@ class Job:
         self.folder, self.clock = folder, clock
         self.restart(**settings)
 
-    def restart(self, scheduler: type[FrequencyScheduler] | str = ReactingScheduler, **settings: Any) -> None:
-        """Another coordinator on a fresh view of the folder."""
+    def restart(
+        self,
+        scheduler: type[FrequencyScheduler] | str = ReactingScheduler,
+        around: Mapping[str, Any] = {},
+        **settings: Any,
+    ) -> None:
+        """Another coordinator on a fresh view of the folder; `around`: how it differs from that of a daemon."""
         name = scheduler if isinstance(scheduler, str) else f"{scheduler.__module__}:{scheduler.__name__}"
         fresh = SharedDirectory(self.folder.files, "coordinator").job(self.folder.job_id)
-        given = PFOSettings(scheduler=name, **settings)
-        self.coordinator = Coordinator(fresh, given, kind="daemon", generation=1, monotonic=self.clock)
+        given = {"kind": "daemon", "generation": 1, "monotonic": self.clock, **around}
+        self.coordinator = Coordinator(fresh, PFOSettings(scheduler=name, **settings), **given)
 
     def poll(self, seconds: float = 2.0) -> Job:
         end = self.clock.now + seconds
@@ -91,6 +96,13 @@ class Job:
     def train(self, step: int, number: int = -1, seconds: float = 2.0) -> None:
         write_step(self.folder, step, number=number)
         self.poll(seconds)
+
+    def steps(self, seconds: int) -> bodies.CurrentBody:
+        """Training makes a step a second; returns what `current.json` says after the last one."""
+        for _ in range(seconds):
+            write_step(self.folder, int(self.clock.now), 1.0)
+            self.poll(1.0)
+        return self.current
 
     def measure(self, number: int, time_s: float = 1.0, infos: Sequence[RankInfo] = INFOS, seconds: float = 2) -> None:
         write_results(self.folder, number, list(infos), time_s)
@@ -130,13 +142,6 @@ class Job:
     @property
     def yaml_status(self) -> dict[str, Any]:
         return dict(yaml.safe_load((self.folder.location / "schedule.status.yaml").read_text()))
-
-
-def registered(root: Path, pp: int, dp: int = 1, **fields: object) -> tuple[JobFolder, list[RankInfo]]:
-    """A job all of whose ranks have registered."""
-    folder, infos = make_job(root, pp, dp, **fields), rank_infos(pp, dp)  # type: ignore[arg-type]
-    register(folder, infos)
-    return folder, infos
 
 
 def by_plan(root: Path, stages: int, microbatches: int, mhz: int) -> dict[str, Any]:

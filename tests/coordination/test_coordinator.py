@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 from clock import Clock
-from coordinator_jobs import INFOS, Job, by_plan, registered
-from jobs import make_job, one_f_one_b, rank_infos, register, schedules_of, write_step
+from coordinator_jobs import INFOS, Job, by_plan
+from jobs import make_job, one_f_one_b, rank_infos, register, result_body, schedules_of, write_step
 from schedulers import ThreeSteps
 
-from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import PollPace, Progress
 from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.scheduler import FrequencyScheduler
-from pfo_fs.settings import PFOSettings
-from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, bodies, load_dump
+from pfo_fs.store import JobFolder, OffSwitch, bodies, load_dump
 from pfo_fs.store.records import Header, encode
 
 
@@ -76,8 +74,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(job: Job) -> None:
     job.restart(ThreeSteps)
     job.poll()
     for rank, (time_s, late) in enumerate([(1.0, False), (9.0, True)]):
-        result = ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0])
-        job.folder.write_results(job.numbers[-1], [bodies.ResultBody(result=result, late=late)])
+        job.folder.write_results(job.numbers[-1], [result_body(rank, time_s, late=late)])
     assert job.poll().mhz == 1395
 
 
@@ -112,24 +109,20 @@ def two_at_one_place(root: Path) -> JobFolder:
 
 
 def of_another_attempt(root: Path) -> JobFolder:
-    old, folder = registered(root, 1, attempt="old")[0], make_job(root, 1, attempt="new")
+    old, folder = register(make_job(root, 1, attempt="old")), make_job(root, 1, attempt="new")
     (folder.location / "ranks/0.json").write_bytes((old.location / "ranks/0.json").read_bytes())
     return folder
 
 
+def of_ranks(pp: int = 1, **fields: object) -> Callable[[Path], JobFolder]:
+    return lambda root: register(make_job(root, pp, **fields))  # type: ignore[arg-type]
+
+
 BREAKS: dict[str, tuple[Callable[[Path], JobFolder], Callable[[Path], dict[str, Any]], str]] = {
-    "a plan of other stages": (
-        lambda root: registered(root, 4)[0],
-        lambda root: by_plan(root, 8, 3, 1200),
-        "8.*4|4.*8",
-    ),
-    "a clock that is not offered": (
-        lambda root: registered(root, 1)[0],
-        lambda root: by_plan(root, 1, 3, 1201),
-        "1201",
-    ),
-    "an error": (lambda root: registered(root, 1)[0], lambda _: {"scheduler": Exploding}, "ZeroDivisionError: no plan"),
-    "foreign code": (lambda root: registered(root, 1, scheduler="this:d")[0], lambda _: {}, "built-in"),
+    "a plan of other stages": (of_ranks(4), lambda root: by_plan(root, 8, 3, 1200), "8.*4|4.*8"),
+    "a clock that is not offered": (of_ranks(), lambda root: by_plan(root, 1, 3, 1201), "1201"),
+    "an error": (of_ranks(), lambda _: {"scheduler": Exploding}, "ZeroDivisionError: no plan"),
+    "foreign code": (of_ranks(scheduler="this:d"), lambda _: {}, "built-in"),
     "one place": (two_at_one_place, lambda _: {}, "ranks 0 and 1 both registered as"),
     "records of another attempt": (of_another_attempt, lambda _: {}, "another training attempt"),
 }
@@ -155,14 +148,9 @@ def test_a_person_can_take_over_from_a_broken_scheduler(folder: JobFolder, clock
 def test_a_job_of_its_own_rank_0_is_left_to_it_and_a_deposed_coordinator_writes_nothing(
     tmp_path: Path, folder: JobFolder, clock: Clock
 ) -> None:
-    own = Job(registered(tmp_path, 1, coordination="local")[0], clock).poll()
+    own = Job(register(make_job(tmp_path, 1, coordination="local")), clock).poll()
     assert not own.coordinator.is_mine
-    deposed = Job(folder, clock)
-    fresh = SharedDirectory(folder.files, "coordinator").job(folder.job_id)
-    deposed.coordinator = Coordinator(
-        fresh, PFOSettings(), kind="daemon", generation=1, still_leads=lambda: False, monotonic=clock
-    )
-    for job in (own, deposed.poll(3)):
+    for job in (own, Job(folder, clock, around={"still_leads": lambda: False}).poll(3)):
         assert job.folder.read(bodies.CurrentBody) is None
         assert job.numbers == []
 

@@ -6,14 +6,14 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from clock import Clock
 from jobs import make_job
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.job_folders import LOOK_TAKES_S, Found, JobFolders
@@ -193,9 +193,6 @@ def test_a_job_whose_folder_is_missing_from_two_listings_is_reported(root: Path,
     assert look(folders, clock, 2) == [job.job_id]
 
 
-Wait = Callable[..., Any]
-
-
 class PolledJob:
     """A coordinator that only counts; it is also its own folder."""
 
@@ -234,7 +231,7 @@ def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
     )
 
 
-def run(served: ServedJobs, clock: Clock, seconds: float, wait_for: Wait) -> None:
+def run(served: ServedJobs, clock: Clock, seconds: float) -> None:
     until = clock() + seconds
     while clock() < until:
         served.serve()  # uses the results of the polls that have ended, and starts those that are due
@@ -242,23 +239,23 @@ def run(served: ServedJobs, clock: Clock, seconds: float, wait_for: Wait) -> Non
         clock.now += 0.01
 
 
-def test_a_job_that_is_polled_often_makes_the_others_be_polled_hardly_more_often(clock: Clock, wait_for: Wait) -> None:
+def test_a_job_that_is_polled_often_makes_the_others_be_polled_hardly_more_often(clock: Clock) -> None:
     eager, other = PolledJob("eager", clock, 0.02), PolledJob("other", clock, 0.2)
     served = serve([eager, other], clock)
-    run(served, clock, 10.0, wait_for)
+    run(served, clock, 10.0)
     served.close()
     assert eager.polls > 300
     assert 45 <= other.polls <= 75
 
 
-def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Clock, wait_for: Wait) -> None:
+def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Clock) -> None:
     first, second = PolledJob("first", clock, 1.0), PolledJob("second", clock, 1.0)
     served = serve([first, second], clock)
-    run(served, clock, 0.5, wait_for)
+    run(served, clock, 0.5)
     second.pause_s = 1.2  # its next poll moves by 0.2 s
-    run(served, clock, 1.0, wait_for)
+    run(served, clock, 1.0)
     second.pause_s = 1.0
-    run(served, clock, 10.0, wait_for)
+    run(served, clock, 10.0)
     assert first.polled_at == second.polled_at
     served.close()
 
@@ -270,7 +267,7 @@ def workers() -> Iterator[Workers]:
     made.close()
 
 
-def test_a_call_that_takes_long_holds_up_no_other_and_each_runs_once(workers: Workers, wait_for: Wait) -> None:
+def test_a_call_that_takes_long_holds_up_no_other_and_each_runs_once(workers: Workers) -> None:
     held, done = threading.Event(), []
     workers.start(lambda: held.wait(HANGS_AFTER_S) and None)
     for number in range(50):
@@ -282,9 +279,7 @@ def test_a_call_that_takes_long_holds_up_no_other_and_each_runs_once(workers: Wo
     assert sorted(done) == list(range(50))
 
 
-def test_an_exception_is_logged_and_the_next_call_runs(
-    workers: Workers, wait_for: Wait, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_exception_is_logged_and_the_next_call_runs(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     done: list[int] = []
     workers.start(lambda: 1 // 0 and None)
     workers.start(lambda: done.append(1))
@@ -292,7 +287,7 @@ def test_an_exception_is_logged_and_the_next_call_runs(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_closed_workers_end_their_threads(wait_for: Wait) -> None:
+def test_closed_workers_end_their_threads() -> None:
     before = threading.active_count()
     workers = Workers(2)
     workers.start(lambda: None)
@@ -300,7 +295,7 @@ def test_closed_workers_end_their_threads(wait_for: Wait) -> None:
     wait_for(lambda: threading.active_count() <= before, what="the end of the threads")
 
 
-def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch, wait_for: Wait) -> None:
+def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.coordination.served_jobs.PATIENCE_S", 60.0)
     workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
     workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))

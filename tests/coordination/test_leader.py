@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clock import Clock
-from jobs import instead_of
+from jobs import daemon_body, instead_of, leader_body
 
 from pfo_fs.coordination.leader import Leader
 from pfo_fs.errors import StoreError, StoreUnavailable
@@ -35,20 +35,13 @@ def look(leader: Leader, clock: Clock, seconds: float) -> int:
 
 
 def claim(shared: SharedDirectory, generation: int) -> None:
-    body = bodies.LeaderBody(generation=generation, nonce="other", host="there", pid=1)
-    assert shared.leaders.claim(body)
+    assert shared.leaders.claim(leader_body(generation))
 
 
 def heartbeat(shared: SharedDirectory) -> bodies.DaemonBody:
     body = shared.read_daemon()
     assert body is not None
     return body
-
-
-def silent_leader(shared: SharedDirectory, counter: int, *, stopped: bool = False) -> None:
-    """A daemon in generation 1, which does nothing by itself."""
-    about = {"host": "h", "pid": 1, "version": "1", "scheduler": "Manual", "interval_s": 1.0}
-    shared.write(bodies.DaemonBody(generation=1, counter=counter, stopped=stopped, **about))  # type: ignore[arg-type]
 
 
 def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
@@ -110,22 +103,22 @@ def test_a_silent_leader_is_replaced_after_the_lease(
     shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool
 ) -> None:
     claim(shared, 1)
-    silent_leader(shared, 7)
+    shared.write(daemon_body(7))
     assert leads_after(daemon(shared, clock), clock, *gaps_s) == leads
 
 
 def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory, clock: Clock) -> None:
     claim(shared, 1)
-    silent_leader(shared, 7)
+    shared.write(daemon_body(7))
     standby = daemon(shared, clock)
     almost = [0.5] * 5
     assert not leads_after(standby, clock, *almost)
-    silent_leader(shared, 8)
+    shared.write(daemon_body(8))
     assert not leads_after(standby, clock, *almost), "a heartbeat"
     standby.forget_silence()
     assert not leads_after(standby, clock, *almost), "an outage of the directory"
     claim(shared, 2)
-    silent_leader(shared, 9, stopped=True)
+    shared.write(daemon_body(9, stopped=True))
     assert not leads_after(standby, clock, *almost), "a claim without a heartbeat, and the goodbye of an older leader"
     assert leads_after(standby, clock, 0.5)
 

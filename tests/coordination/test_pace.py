@@ -10,16 +10,14 @@ from clock import Clock
 from coordinator_jobs import Job, ReactingScheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import current_of, make_job, rank_infos, write_step
+from jobs import make_job, rank_infos, write_step
 
-from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.progress import CALM_AFTER_S, IterationTimeReader, PollPace
 from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import ScheduleFound
 from pfo_fs.helper.watches import ScheduleWatch
 from pfo_fs.models import PlanInputs, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler
-from pfo_fs.settings import PFOSettings
 from pfo_fs.store import JobFolder, bodies
 
 TARGET = "target: {slowdown: 1.1}\n"
@@ -146,44 +144,35 @@ def test_iterations_of_a_check_tell_of_no_straggler_but_those_after_it_do(
     assert (checking.current.number == 2) == assessed
 
 
-def coordinate(folder: JobFolder, clock: Clock, lead_s: float = 5.0, **settings: object) -> Coordinator:
-    given = PFOSettings(scheduler="Manual", **settings)  # type: ignore[arg-type]
-    remote = lead_s > 1.0
-    return Coordinator(folder, given, kind="daemon", generation=1, lead_s=lead_s, remote=remote, monotonic=clock)
+REMOTE = {"lead_s": 5.0, "remote": True}
 
 
-def train(folder: JobFolder, coordinator: Coordinator, clock: Clock, seconds: int) -> bodies.CurrentBody:
-    """A step a second, and what `current.json` says after the last one."""
-    for _ in range(seconds):
-        write_step(folder, int(clock.now), 1.0)
-        coordinator.poll()
-        clock.now += 1.0
-    return current_of(folder)
-
-
-def edit(folder: JobFolder) -> None:
-    """A person asks for another clock."""
-    folder.write(bodies.OrderBody(rank=0, instructions=[("forward", None), ("backward", None)]))
-    (folder.location / "schedule.yaml").write_text("all: 1200\n")
+def edit(job: Job) -> float:
+    """A person asks for another clock; returns when."""
+    job.tell_orders()
+    job.yaml("all: 1200\n", seconds=0)
+    return job.clock.now
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["the same daemon", "another daemon"])
 def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_the_time(
     folder: JobFolder, clock: Clock, restarts: bool
 ) -> None:
-    coordinator = coordinate(folder, clock)
-    assert train(folder, coordinator, clock, 10).poll_s == 0
-    assert train(folder, coordinator, clock, int(CALM_AFTER_S)).poll_s == 10
-    assert coordinator.poll() == 10
-    edit(folder)
-    began = clock.now
-    current = train(folder, coordinate(folder, clock) if restarts else coordinator, clock, 4)
+    job = Job(folder, clock, scheduler="Manual", around=REMOTE)
+    assert job.steps(10).poll_s == 0
+    assert job.steps(int(CALM_AFTER_S)).poll_s == 10
+    assert job.coordinator.poll() == 10
+    edited_at = edit(job)
+    if restarts:
+        job.restart("Manual", REMOTE)
+    current = job.steps(4)
     assert (current.number, current.poll_s) == (1, 0)
-    assert current.start_step >= began + 15
+    assert current.start_step >= edited_at + 15
 
 
 def test_a_user_who_sets_the_interval_gets_it(folder: JobFolder, clock: Clock) -> None:
-    assert train(folder, coordinate(folder, clock, poll_interval=1), clock, 2 * int(CALM_AFTER_S)).poll_s == 0
+    job = Job(folder, clock, scheduler="Manual", around=REMOTE, poll_interval=1)
+    assert job.steps(2 * int(CALM_AFTER_S)).poll_s == 0
     watch = ScheduleWatch(0.5, Around())
     watch.learn(ScheduleFound(current(poll_s=10.0)))
     assert watch.interval_s(False) == 0.5
@@ -222,13 +211,12 @@ def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
     first, second = rank_infos(1, 2)
     folder.register_ranks([bodies.RankBody(rank_info=first, nonce="a", poll_s=0.25)])
     folder.register_ranks([bodies.RankBody(rank_info=second, nonce="b", poll_s=poll_s)])
-    coordinator = coordinate(folder, clock, lead_s=1.0)
-    train(folder, coordinator, clock, 10)
-    edit(folder)
-    published_at = clock.now
-    current = train(folder, coordinator, clock, 5)
+    job = Job(folder, clock, scheduler="Manual", around={"lead_s": 1.0})
+    job.steps(10)
+    edited_at = edit(job)
+    current = job.steps(5)
     assert current.number == 1
-    assert current.start_step >= published_at + max(1.0, 1.2 * poll_s)
+    assert current.start_step >= edited_at + max(1.0, 1.2 * poll_s)
 
 
 def test_a_helper_polls_as_rarely_as_it_is_asked_to() -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 from scheduler_jobs import make_job, result_of
 
 from pfo_fs.coordination.policy_start import PolicyCall
@@ -23,7 +24,6 @@ from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
 from pfo_fs.settings import PFOSettings
 
-Wait = Callable[..., Any]
 JOB, INFOS = make_job(2)
 SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=HANGS_AFTER_S)
 
@@ -59,18 +59,6 @@ def pid_of(policy: RemotePolicy) -> int:
     assert policy._process is not None
     assert policy._process.pid is not None
     return policy._process.pid
-
-
-def state_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def results() -> list[Any]:
@@ -157,11 +145,11 @@ def test_a_policy_that_raises_or_takes_too_much_fails_and_says_of_what(start: St
         policy.observe(results())
 
 
-def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start, wait_for: Wait) -> None:
+def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start) -> None:
     first = start("schedulers:ThreeSteps")
-    server = int(state_of(pid_of(first))[1])
+    server = psutil.Process(pid_of(first)).ppid()
     os.kill(server, signal.SIGKILL)
-    wait_for(lambda: state_of(server)[0] == "Z", what="its end")
+    wait_for(lambda: psutil.Process(server).status() == psutil.STATUS_ZOMBIE, what="its end")
     assert clock(start("schedulers:ThreeSteps").request().schedules) == 1410
     assert clock(first.request().schedules) == 1410, "it goes on"
     os.kill(pid_of(first), signal.SIGKILL)
@@ -169,13 +157,11 @@ def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start
         first.observe(results())
 
 
-def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_process(
-    start: Start, wait_for: Wait
-) -> None:
+def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_process(start: Start) -> None:
     policies = [start("schedulers:ThreeSteps") for _ in range(2)]
     os.kill(pid_of(policies[0]), signal.SIGKILL)
     policies[1].close()
-    wait_for(lambda: not any(is_alive(pid_of(policy)) for policy in policies), what="the end of the processes")
+    wait_for(lambda: not any(psutil.pid_exists(pid_of(policy)) for policy in policies), what="the end of the processes")
     with pytest.raises(PolicyLost):
         policies[0].observe(results())
 
@@ -191,7 +177,7 @@ def test_a_daemon_that_has_no_file_left_tries_again_later(
         processes.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {}))
 
 
-def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait) -> None:
+def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path) -> None:
     program = tmp_path / "daemon.py"
     program.write_text(
         "if __name__ == '__main__':\n"
@@ -207,7 +193,7 @@ def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path, wait_for: Wait
     daemon = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment)
     assert daemon.stdout is not None
     pid = int(daemon.stdout.readline())
-    assert is_alive(pid)
+    assert psutil.pid_exists(pid)
     daemon.kill()
     daemon.communicate()
-    wait_for(lambda: not is_alive(pid), what="the end of the policy's process")
+    wait_for(lambda: not psutil.pid_exists(pid), what="the end of the policy's process")

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 from clock import Clock
-from coordinator_jobs import Job, by_plan, registered
+from coordinator_jobs import Job, by_plan
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import make_job, plan_text
+from jobs import make_job, plan_text, register
 
-from pfo_fs.coordination import Coordinator, SitePolicy, read_site_policy
+from pfo_fs.coordination import SitePolicy, read_site_policy
 from pfo_fs.coordination.policy_start import PLAN_ARG
 from pfo_fs.coordination.site_policy import parse_site_policy
 from pfo_fs.schedule_yaml import ScheduleProblems
 from pfo_fs.scheduler import BUILTIN, load_scheduler
-from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 AUTO, DAEMON_ONLY = SitePolicy(), SitePolicy("daemon-only")
@@ -84,10 +83,9 @@ def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
 def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
     tmp_path: Path, clock: Clock, asked_for: str
 ) -> None:
-    job = Job(registered(tmp_path, 1, coordination=asked_for)[0], clock)
+    job = Job(register(make_job(tmp_path, 1, coordination=asked_for)), clock)
     for kind in ("local", "daemon"):
-        fresh = SharedDirectory(job.folder.files, kind).job(job.folder.job_id)
-        job.coordinator = Coordinator(fresh, PFOSettings(), kind=kind, site=lambda: DAEMON_ONLY, monotonic=clock)  # type: ignore[arg-type]
+        job.restart(around={"kind": kind, "site": lambda: DAEMON_ONLY})
         assert job.poll(1).coordinator.is_mine == (kind == "daemon")
         claim = job.folder.read(bodies.ClaimBody)
         assert (claim is not None and claim.kind) == (kind == "daemon" and "daemon")
@@ -106,7 +104,7 @@ def private(tmp_path: Path) -> Path:
 
 def job_with(tmp_path: Path, clock: Clock, solution_path: Any) -> Job:
     asked = {"scheduler": "PointSolution", "scheduler_args": {"solution_path": solution_path}}
-    return Job(registered(tmp_path / "pfo", 1, **asked)[0], clock)
+    return Job(register(make_job(tmp_path / "pfo", 1, **asked)), clock)
 
 
 def everything_in(folder: JobFolder) -> str:
@@ -168,9 +166,9 @@ def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_f
     tmp_path: Path, clock: Clock
 ) -> None:
     plan = by_plan(tmp_path, 1, 1, 1200)
-    assert Job(registered(tmp_path / "pfo", 1)[0], clock, **plan).poll(4).mhz == 1200
+    assert Job(register(make_job(tmp_path / "pfo", 1)), clock, **plan).poll(4).mhz == 1200
     own = job_with(tmp_path, clock, plan["scheduler_args"]["solution_path"])
-    own.coordinator = Coordinator(own.folder, PFOSettings(), kind="local", monotonic=clock)
+    own.restart(around={"kind": "local"})
     assert own.poll(4).mhz == 1200
 
 

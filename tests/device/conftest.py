@@ -1,11 +1,20 @@
-"""GPUs through NVML, without a GPU."""
+"""GPUs through NVML, without a GPU; clock processes; kernels of a simulated GPU."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from clock_runs import GpuLog, Start
 from fake_nvml import FakeNvml
+from running import HANGS_AFTER_S
+
+from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.clock_start import ClockOptions
+from pfo_fs.switching_file import MeasuredSwitching
 
 
 @pytest.fixture
@@ -16,3 +25,37 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(variable, raising=False)
     return module
+
+
+@pytest.fixture
+def gpu(sim_dir: Path) -> GpuLog:
+    """What is done to simulated GPU `a`."""
+    return GpuLog(sim_dir)
+
+
+@pytest.fixture
+def start(sim_dir: Path) -> Iterator[Start]:
+    """Starts a clock process, of simulated GPU `a` unless another one is named."""
+    started: list[ClockProcess] = []
+
+    def start_one(
+        spec: str = "simulated:a",
+        *,
+        measured: MeasuredSwitching | None = None,
+        start_timeout_s: float = HANGS_AFTER_S,
+        **options: Any,
+    ) -> ClockProcess:
+        started.append(ClockProcess(spec, ClockOptions(**options), measured=measured, start_timeout_s=start_timeout_s))
+        return started[-1]
+
+    yield start_one
+    for clocks in started:
+        clocks.close(10)
+
+
+@pytest.fixture
+def clocks(start: Start) -> ClockProcess:
+    """A clock process that is ready."""
+    clocks = start()
+    assert clocks.message == ""
+    return clocks

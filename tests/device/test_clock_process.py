@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import signal
 import socket
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
-from running import HANGS_AFTER_S, Processes, open_fds
+from clock_runs import GpuLog, ListeningHelper, Start, Trainer, ask, wait_for_end, wait_for_stop
+from running import HANGS_AFTER_S, Processes, open_fds, wait_for
 
 from pfo_fs.device import clock_client, shared_page
 from pfo_fs.device.clock_client import ClockProcess
-from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, HostDriver
 from pfo_fs.device.clocks.undo import GpuUndo
@@ -32,59 +30,13 @@ from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
-from pfo_fs.ipc import messages, transport
+from pfo_fs.ipc import messages
 from pfo_fs.ipc.process_end import start_of
 from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.step_parts import choose_switching
 
-WaitFor = Callable[..., Any]
-Start = Callable[..., ClockProcess]
 pytestmark = pytest.mark.usefixtures("sim_dir")
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts a clock process, and waits until it is ready or says why not."""
-    started: list[ClockProcess] = []
-
-    def start_one(
-        spec: str = "simulated:a",
-        *,
-        measured: MeasuredSwitching | None = None,
-        start_timeout_s: float = HANGS_AFTER_S,
-        **options: Any,
-    ) -> ClockProcess:
-        started.append(ClockProcess(spec, ClockOptions(**options), measured=measured, start_timeout_s=start_timeout_s))
-        return started[-1]
-
-    yield start_one
-    for clocks in started:
-        clocks.close(10)
-
-
-@pytest.fixture
-def clocks(start: Start) -> ClockProcess:
-    """A clock process that is ready."""
-    clocks = start()
-    assert clocks.message == ""
-    return clocks
-
-
-def actions(sim_dir: Path, name: str = "a") -> list[tuple[str, int]]:
-    path = sim_dir / f"{name}.log"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(line["action"], line["mhz"]) for line in map(json.loads, lines)]
-
-
-def last_time_ns(sim_dir: Path) -> int:
-    return int(json.loads((sim_dir / "a.log").read_text().splitlines()[-1])["t_ns"])
-
-
-def ask(clocks: ClockProcess, mhz: int) -> None:
-    clocks.words[shared_page.TARGET] = mhz
-    if clocks.words[shared_page.SLEEPING]:
-        clocks.ring_doorbell()
 
 
 def train(tracker: InstructionTracker, steps: range, number: int, forward_s: float = 0.0) -> None:
@@ -97,173 +49,97 @@ def train(tracker: InstructionTracker, steps: range, number: int, forward_s: flo
         tracker.step_end()
 
 
-def pid_of(clocks: ClockProcess) -> int:
-    assert clocks.pid is not None, clocks.message
-    return clocks.pid
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return start_of(pid) == ""  # dead, and its parent has not yet waited for it
-
-
-def state_of(pid: int | None) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def locked_at_900(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> int:
-    """Has the clock locked; returns the clock process's id."""
-    assert clocks.message == ""
+@pytest.fixture
+def locked(clocks: ClockProcess, gpu: GpuLog) -> ClockProcess:
+    """A clock process that has locked the clock at 900 MHz."""
     ask(clocks, 900)
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)], what="the lock")
-    return pid_of(clocks)
+    gpu.wait(900)
+    return clocks
+
+
+def answer_to(clocks: ClockProcess, **request: Any) -> dict[str, Any]:
+    clocks.send_request({"id": 1, **request})
+    answer = clocks.receive_answer(20)
+    assert "error" not in answer
+    return answer
 
 
 # ---- clocks
 
 
-Kind = TypeVar("Kind", bound=messages.Message)
-
-
-class FakeHelper:
-    """Listens like the host's helper and keeps the messages that it gets."""
-
-    def __init__(self, name: str) -> None:
-        self.address = f"{name}-{os.getpid()}"
-        self.messages: list[messages.ToHelper] = []
-        self._connection: Any = None
-
-    def __enter__(self) -> FakeHelper:
-        self._server = transport.listen(self.address)
-        self._server.settimeout(HANGS_AFTER_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
-        if self._connection is not None:
-            self._connection.close()
-
-    def send(self, message: messages.Message) -> None:
-        self._connection.send(transport.encode(message))
-
-    def wait(self, kind: type[Kind], fits: Callable[[Kind], object] = lambda m: True) -> Kind:
-        if self._connection is None:
-            self._connection, _ = self._server.accept()
-            self._connection.settimeout(HANGS_AFTER_S)
-        while True:
-            packet = self._connection.recv(transport.MAX_MESSAGE_BYTES)
-            assert packet, f"no {kind.__name__} came: {self.messages}"
-            message = transport.decode(packet, messages.ToHelper)
-            self.messages.append(message)
-            if isinstance(message, kind) and fits(message):
-                return message
-
-
-def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor) -> None:
+def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, gpu: GpuLog) -> None:
     assert (clocks.info.gpu_name, clocks.info.gpu_uuid, clocks.info.clocks_mhz[0]) == ("simulated A100", "SIM-a", 1410)
-    wanted = [("reset", 0)]  # a clock that a crashed job may have left
+    wanted = [0]  # a clock that a crashed job may have left
     for asked, mhz in ((900, 900), (1200, 1200), (0, 0), (9999, 1410), (901, 915), (5, 210)):
         ask(clocks, asked)
-        wanted.append(("lock", mhz) if mhz else ("reset", 0))
-        wait_for(lambda: actions(sim_dir) == wanted, what=f"{wanted}")
+        wanted.append(mhz)
+        wait_for(lambda: gpu.clocks == wanted, what=f"{wanted}")
     assert clocks.words[shared_page.CLOCK_MHZ] == 210
     clocks.close()
-    assert actions(sim_dir) == [*wanted, ("reset", 0)]
+    assert gpu.clocks == [*wanted, 0]
     assert not clocks.alive()
     clocks.close()
 
 
-def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start) -> None:
-    for spec in ("simulated:a", "none", "nvml:GPU-nowhere"):
-        clocks = start(spec)
-        assert bool(clocks.message) == (spec != "simulated:a")
-        tracker = InstructionTracker(clocks)
-        tracker.set_schedule([("forward", 900)])
-        clocks.close()
-        for step in range(3):
-            clocks.words[shared_page.SLEEPING] = 1
-            tracker.step_begin(step, 0)
-            tracker.begin("forward")
-            tracker.end("forward")
-            tracker.step_end()
-        clocks.check()
+@pytest.mark.parametrize("spec", ["simulated:a", "none", "nvml:GPU-nowhere"])
+def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start, spec: str) -> None:
+    clocks = start(spec)
+    assert bool(clocks.message) == (spec != "simulated:a")
+    tracker = InstructionTracker(clocks)
+    tracker.set_schedule([("forward", 900)])
+    clocks.close()
+    clocks.words[shared_page.SLEEPING] = 1
+    train(tracker, range(3), number=0)
+    clocks.check()
 
 
-def test_a_sleeping_clock_process_is_woken_by_the_doorbell(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
-) -> None:
+def test_a_sleeping_clock_process_is_woken_by_the_doorbell(clocks: ClockProcess, gpu: GpuLog) -> None:
     lags_ms = []
     for i in range(30):
         wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
         asked_ns = time.monotonic_ns()
         ask(clocks, 900 + 15 * (i % 2))
-        count = i + 2
-        wait_for(lambda count=count: len(actions(sim_dir)) == count)
-        lags_ms.append((last_time_ns(sim_dir) - asked_ns) / 1e6)
+        wait_for(lambda count=i + 2: len(gpu.clocks) == count)
+        lags_ms.append((gpu.last_ns - asked_ns) / 1e6)
     assert sorted(lags_ms)[len(lags_ms) // 2] < 20, lags_ms  # the back-stop alone would take 50 in the mean
 
 
 def test_a_clock_process_that_the_helper_holds_lets_go_although_training_requests_a_clock(
-    start: Start, sim_dir: Path, wait_for: WaitFor
+    start: Start, gpu: GpuLog
 ) -> None:
-    with FakeHelper("pfo-fs-test-held") as helper:
+    with ListeningHelper("held") as helper:
         clocks = start(report_to=helper.address, token="token")
         ask(clocks, 900)
-        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
+        gpu.wait(900)
         helper.wait(messages.Hello)
         helper.send(messages.ClocksHeld(why="off"))
-        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="default clocks, without a step of training")
+        gpu.wait(0)  # without a step of training
         ask(clocks, 1200)
         helper.wait(messages.ProgressReport, lambda report: report.held)
-        assert actions(sim_dir)[-1:] == [("reset", 0)]
+        assert gpu.clocks[-1] == 0
         helper.send(messages.ClocksHeld())
-        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 1200)], what="the newest request, again")
+        gpu.wait(1200)
 
 
 # ---- deaths and signals
 
-TRAINER = textwrap.dedent("""
-    import os, signal, sys, time
-    from pfo_fs.device import shared_page
-    from pfo_fs.device.clock_client import ClockProcess
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in the background ignores it
-    clocks = ClockProcess("simulated:a")
-    assert clocks.message == ""
-    clocks.words[shared_page.TARGET] = 900
-    clocks.ring_doorbell()
-    while clocks.words[shared_page.CLOCK_MHZ] != 900:
-        time.sleep(0.001)
-    child = 0
-    if sys.argv[1] == "forked":
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
-            os._exit(0)
-    print(clocks.pid, child, flush=True)
-    time.sleep(60)
-""")
 
-
-@pytest.mark.parametrize("how", ["alone", "forked"])
+@pytest.mark.parametrize("how", ["", "forks"])
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_clocks_are_reset_at_the_trainers_death(
-    sim_dir: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals
+    gpu: GpuLog, processes: Processes, how: str, killer: signal.Signals
 ) -> None:
     """Also while a child that the trainer forked, a data loader's worker, continues to run."""
-    trainer = processes.python("-c", TRAINER, how)
-    clock_pid, child = map(int, trainer.stdout.readline().split())
+    trainer = Trainer(processes, how=how)
+    clock_pid, child, _ = trainer.told()
     try:
-        trainer.send_signal(killer)
-        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
-        wait_for(lambda: gone(clock_pid), what="the end of the clock process")
-        trainer.wait(HANGS_AFTER_S)
-        if child:
-            assert not gone(child)
+        trainer.process.send_signal(killer)
+        gpu.wait(0)
+        wait_for_end(clock_pid)
+        trainer.process.wait(HANGS_AFTER_S)
+        assert child < 0 or start_of(child)
     finally:
-        if child:
+        if child > 0:
             os.kill(child, signal.SIGKILL)
 
 
@@ -284,21 +160,20 @@ LAUNCHERS: dict[str, Callable[[psutil.Process], list[psutil.Process]]] = {
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process_that_resets_the_clocks(
-    sim_dir: Path, wait_for: WaitFor, processes: Processes, launcher: str
+    gpu: GpuLog, processes: Processes, launcher: str
 ) -> None:
-    trainer = processes.python("-c", TRAINER, "alone", start_new_session=True)
-    assert trainer.stdout is not None
-    clock_pid = int(trainer.stdout.readline().split()[0])
-    its_own = LAUNCHERS[launcher](psutil.Process(trainer.pid))
+    trainer = Trainer(processes)
+    clock_pid, *_ = trainer.told()
+    its_own = LAUNCHERS[launcher](psutil.Process(trainer.process.pid))
     assert clock_pid not in {process.pid for process in its_own}
     for process in its_own:
         process.kill()
-    trainer.kill()
-    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the reset")
+    trainer.process.kill()
+    gpu.wait(0)
 
 
 def test_files_that_the_program_opens_where_it_had_closed_ours_are_neither_read_nor_written(
-    start: Start, tmp_path: Path, sim_dir: Path, wait_for: WaitFor
+    start: Start, tmp_path: Path, gpu: GpuLog
 ) -> None:
     before = open_fds()
     clocks = start()
@@ -322,15 +197,14 @@ def test_files_that_the_program_opens_where_it_had_closed_ours_are_neither_read_
         for fd in opened:
             with suppress(OSError):
                 os.close(fd)
-    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)], what="the reset")
+    gpu.wait(0)
 
 
 def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     """Where the kernel has no pidfds, the end of the socket alone must show the end of the trainer."""
 
-    def sockets() -> set[str]:
-        links = ((fd, Path("/proc/self/fd") / fd) for fd in os.listdir("/proc/self/fd"))
-        return {fd for fd, link in links if link.is_symlink() and os.readlink(link).startswith("socket:")}
+    def sockets() -> set[int]:
+        return {fd for fd in open_fds() if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")}
 
     before = sockets()
     clocks = start()
@@ -347,125 +221,101 @@ def test_a_forked_child_does_not_hold_the_socket_open(start: Start) -> None:
     assert clocks.alive()
 
 
-def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(
-    start: Start, sim_dir: Path, wait_for: WaitFor
-) -> None:
-    with FakeHelper("pfo-fs-test-sigterm") as helper:
+def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(start: Start, gpu: GpuLog) -> None:
+    with ListeningHelper("sigterm") as helper:
         clocks = start(report_to=helper.address, token="t", profile_steps=1)
         assert clocks.message == ""
         ask(clocks, 900)
-        wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-        os.killpg(pid_of(clocks), signal.SIGTERM)
-        wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
+        gpu.wait(900)
+        os.killpg(clocks.pid, signal.SIGTERM)
+        gpu.wait(0)
         tracker = InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 600)])
         train(tracker, range(2), number=4)
         assert helper.wait(messages.MeasurementReport).number == 4
         assert "SIGTERM" in helper.wait(messages.ProgressReport, lambda m: m.message).message
-    assert actions(sim_dir)[-1] == ("reset", 0)
+    assert gpu.clocks[-1] == 0
 
 
 def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pid = locked_at_900(clocks, sim_dir, wait_for)
-    with open(f"/proc/{pid}/fd/2", "ab") as standard_error:
+    with open(f"/proc/{locked.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
-    os.kill(pid, signal.SIGKILL)
-    with caplog.at_level(logging.WARNING, "pfo_fs"):
-        wait_for(lambda: (clocks.check(), clocks.lost)[1], what="the end")
-        clocks.check()
+    os.kill(locked.pid, signal.SIGKILL)
+    wait_for(lambda: (locked.check(), locked.lost)[1], what="the end")
+    locked.check()
     assert caplog.text.count("the clock process has died") == 1
     assert "its last words: NVMLError: GPU is lost" in caplog.text
-    wait_for(lambda: actions(sim_dir)[-1:] == [("reset", 0)])
-    assert not clocks.alive()
-    ask(clocks, 1200)
-    clocks.close()
+    gpu.wait(0)
+    assert not locked.alive()
+    ask(locked, 1200)
+    locked.close()
 
 
 def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    os.kill(locked_at_900(clocks, sim_dir, wait_for), signal.SIGKILL)
+    os.kill(locked.pid, signal.SIGKILL)
     with caplog.at_level(logging.INFO, "pfo_fs"):
-        clocks.close()
-    assert actions(sim_dir)[-1] == ("reset", 0)
+        locked.close()
+    assert gpu.clocks[-1] == 0
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_that_the_clock_is_back_is_said_after_it_is_and_not_if_it_may_not_be(
-    clocks: ClockProcess,
-    sim_dir: Path,
-    tmp_path: Path,
-    wait_for: WaitFor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    locked: ClockProcess, gpu: GpuLog, interpreter: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As when the environment of a running job is replaced: no process can start any more."""
-    ask(clocks, 900)
-    wait_for(lambda: actions(sim_dir)[-1:] == [("lock", 900)])
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho 'no module named pfo_fs' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    os.kill(pid_of(clocks), signal.SIGKILL)
+    interpreter("echo 'no module named pfo_fs' >&2; exit 1")
+    os.kill(locked.pid, signal.SIGKILL)
     with caplog.at_level(logging.INFO, "pfo_fs"):
-        wait_for(lambda: (clocks.check(), "it is not known" in caplog.text)[1], what="the second warning")
+        wait_for(lambda: (locked.check(), "it is not known" in caplog.text)[1], what="the second warning")
     assert "exit status 1; its last words: no module named pfo_fs" in caplog.text
     assert "is back" not in caplog.records[0].getMessage()
-    assert actions(sim_dir)[-1] == ("lock", 900)
-    monkeypatch.undo()
+    assert gpu.clocks[-1] == 900
     open_gpu("simulated:a").reset_clocks()
 
 
-def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess, wait_for: WaitFor) -> None:
+def test_an_answer_that_came_with_another_one_is_seen(clocks: ClockProcess) -> None:
     for number in range(0, 40, 2):
         for each in (number, number + 1):
             clocks.send_request({"ask": "energy", "id": each})
         first = clocks.receive_answer(20)
-        assert first is not None
         wait_for(clocks.check, what="the second answer")
         second = clocks.receive_answer(0)
-        assert second is not None
         assert (first["id"], second["id"]) == (number, number + 1)
         assert not clocks.check()
 
 
-def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open(wait_for: WaitFor) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+def test_a_clock_process_object_that_is_garbage_collected_leaves_no_file_open() -> None:
+    before = open_fds()
     clocks = ClockProcess("simulated:a")
     assert clocks.alive()
     assert clocks.message == ""
-    pid = pid_of(clocks)
+    pid = clocks.pid
     del clocks
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
-    wait_for(lambda: gone(pid), what="its end")
+    assert open_fds() <= before
+    wait_for_end(pid)
 
 
 def test_a_clock_process_that_cannot_start_is_a_message(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing" / "python"))
+    monkeypatch.setattr(sys, "executable", "/missing/python")
     clocks = start()
     assert "could not be started" in clocks.message
     assert not clocks.alive()
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\necho 'libpython3.so: cannot open shared object file' >&2\nexit 127\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    clocks = start()
+    interpreter("echo 'libpython3.so: cannot open shared object file' >&2; exit 127")
     why = "exit status 127; its last words: libpython3.so: cannot open shared object file"
-    assert clocks.message == f"the clock process ended while it started ({why}); clocks are left alone"
+    assert start().message == f"the clock process ended while it started ({why}); clocks are left alone"
 
 
 def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_the_timeout(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, interpreter: Callable[[str], None]
 ) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 20\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    interpreter(f"echo $$ >{tmp_path}/pid; exec sleep 20")
     clocks = start(start_timeout_s=0.2)
     assert "in time" in clocks.message
     clocks.close(0.1)
@@ -476,7 +326,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
 
 
 def test_what_is_measured_matches_the_power_model(start: Start) -> None:
-    with FakeHelper("pfo-fs-test-measured") as helper:
+    with ListeningHelper("measured") as helper:
         clocks = start(report_to=helper.address, rank=5, token="secret", profile_steps=2)
         kernels = SimulatedKernels("a", stages=8, time_scale=1)
         tracker = InstructionTracker(clocks, profile_steps=2)
@@ -512,8 +362,8 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
     assert (last.number, last.message) == (2, "")
 
 
-def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start, wait_for: WaitFor) -> None:
-    helper = FakeHelper("pfo-fs-test-late")
+def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start) -> None:
+    helper = ListeningHelper("late")
     clocks = start("none", report_to=helper.address, profile_steps=1)
     train(InstructionTracker(clocks), range(2), number=0, forward_s=0.01)
     wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == 0, what="the measurement")
@@ -546,21 +396,21 @@ def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_number
 # ---- clocks that follow the device
 
 
-def run_ahead(clocks: ClockProcess, kernels: SimulatedKernels, mode: str, steps: int) -> dict[str, float]:
-    """Launches steps far ahead of the device; returns the share of each instruction's time at another clock."""
+def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
+    clocks: ClockProcess, gpu: GpuLog, kernels: SimulatedKernels
+) -> None:
     schedule = [("forward", 900), ("backward", 1200)] * 4
-    marker = choose_switching(mode, clocks, "simulated:a", kernels).marker
-    tracker = InstructionTracker(clocks, marker=marker)
+    tracker = InstructionTracker(clocks, marker=choose_switching("device", clocks, "simulated:a", kernels).marker)
     tracker.set_schedule(schedule)
-    wrong: dict[str, list[bool]] = {}
+    wrong: dict[str, list[bool]] = {"forward": [], "backward": []}
 
     def note(name: str, mhz: int) -> None:
-        wrong.setdefault(name, []).append(clocks.words[shared_page.CLOCK_MHZ] != mhz)
+        wrong[name].append(clocks.words[shared_page.CLOCK_MHZ] != mhz)
 
     all_launched = threading.Event()
     kernels.stream.launch("forward", work=20)
     kernels.stream.call(lambda: all_launched.wait(HANGS_AFTER_S) and None)
-    for step in range(steps):
+    for step in range(3):
         tracker.step_begin(step, 0)
         for name, mhz in schedule:
             tracker.begin(name)
@@ -571,30 +421,17 @@ def run_ahead(clocks: ClockProcess, kernels: SimulatedKernels, mode: str, steps:
         tracker.step_end()
     all_launched.set()
     kernels.stream.synchronize()
-    return {name: sum(found) / len(found) for name, found in wrong.items()}
-
-
-@pytest.fixture
-def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
-    kernels = SimulatedKernels("a", time_scale=2)
-    yield kernels
-    kernels.close()
-
-
-def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
-    clocks: ClockProcess, sim_dir: Path, kernels: SimulatedKernels, wait_for: WaitFor
-) -> None:
-    wrong = run_ahead(clocks, kernels, "device", 3)
-    assert max(wrong.values()) < 0.8, "other work of the machine makes the clock process late"
-    wait_for(lambda: actions(sim_dir)[-1] == ("reset", 0), what="the default clock after the last step")
-    locked = [mhz for action, mhz in actions(sim_dir) if action == "lock"]
+    for found in wrong.values():
+        assert sum(found) < 0.8 * len(found), "other work of the machine makes the clock process late"
+    gpu.wait(0)  # after the last step
+    locked = [mhz for mhz in gpu.clocks if mhz]
     assert 12 <= len(locked) <= 24 + 1
     assert set(locked) == {900, 1200}
 
 
 @pytest.mark.parametrize(("newest_mhz", "calls"), [(1200, [1200]), (0, [])])
 def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_is_in_force(
-    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, newest_mhz: int, calls: list[int]
+    monkeypatch: pytest.MonkeyPatch, newest_mhz: int, calls: list[int]
 ) -> None:
     wanted, made, driver = [900], list[int](), HostDriver("")
     monkeypatch.setattr(driver, "access", lambda: nullcontext(wanted.append(newest_mhz)))  # others have their turn
@@ -608,15 +445,12 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
 
 
 def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_training_and_stays_out_of_answers(
-    clocks: ClockProcess, caplog: pytest.LogCaptureFixture, wait_for: WaitFor
+    clocks: ClockProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"driver: \x1b[31mXid 79\n")
     for number in range(20):
-        clocks.send_request({"ask": "energy", "id": number})
-        answer = clocks.receive_answer(20)
-        assert answer is not None
-        assert answer["id"] == number
+        assert answer_to(clocks, ask="energy", id=number)["id"] == number
         clocks.check()
         time.sleep(0.01)
     wait_for(lambda: clocks.check() or "driver: ?[31mXid 79" in caplog.text, what="the line in the log")
@@ -628,69 +462,54 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 
 @pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_and_sets_it_again(
-    start: Start, sim_dir: Path, wait_for: WaitFor, stop: signal.Signals
+    locked: ClockProcess, gpu: GpuLog, stop: signal.Signals
 ) -> None:
-    pid = locked_at_900(start(), sim_dir, wait_for)
-    os.kill(pid, stop)
-    wait_for(lambda: state_of(pid) == "T", what="the stop")
+    os.kill(locked.pid, stop)
+    wait_for_stop(locked.pid)
     if stop == signal.SIGSTOP:
         open_gpu("simulated:a").reset_clocks()  # others may have reset it meanwhile
-    assert actions(sim_dir)[-1] == ("reset", 0)
-    os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: actions(sim_dir)[-1] == ("lock", 900), what="the lock again")
+    assert gpu.clocks[-1] == 0
+    os.kill(locked.pid, signal.SIGCONT)
+    gpu.wait(900)
 
 
-def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start, wait_for: WaitFor) -> None:
+def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Start) -> None:
     clocks, gpu = start(leave_clocks=True), open_gpu("simulated:a")
     before_w = gpu.power_limit_w()
-    for request in ({"ask": "limits", "id": 1}, {"ask": "set", "limit_w": 250, "id": 2}):
-        clocks.send_request(request)
-        answer = clocks.receive_answer(20)
-        assert answer is not None
-        assert "error" not in answer
+    answer_to(clocks, ask="limits")
+    answer_to(clocks, ask="set", limit_w=250)
     assert gpu.power_limit_w() == 250
-    os.kill(pid_of(clocks), signal.SIGTSTP)
-    wait_for(lambda: state_of(pid_of(clocks)) == "T", what="the stop")
+    os.kill(clocks.pid, signal.SIGTSTP)
+    wait_for_stop(clocks.pid)
     assert gpu.power_limit_w() == before_w
-    os.kill(pid_of(clocks), signal.SIGCONT)
+    os.kill(clocks.pid, signal.SIGCONT)
     wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
 
 
-def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor
-) -> None:
-    trainer = processes.python("-c", TRAINER, "alone")
-    for number, last in (
-        (0, ("lock", 900)),
-        (signal.SIGSTOP, ("reset", 0)),
-        (signal.SIGCONT, ("lock", 900)),
-        (signal.SIGSTOP, ("reset", 0)),
-    ):
-        if number:
-            trainer.send_signal(number)
-        wait_for(lambda last=last: actions(sim_dir)[-1:] == [last], what=f"{last}")
+def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(gpu: GpuLog, processes: Processes) -> None:
+    trainer = Trainer(processes)
+    trainer.told()
+    for number, mhz in ((signal.SIGSTOP, 0), (signal.SIGCONT, 900), (signal.SIGSTOP, 0)):
+        trainer.process.send_signal(number)
+        gpu.wait(mhz)
 
 
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
-    clocks: ClockProcess, sim_dir: Path, wait_for: WaitFor
+    locked: ClockProcess, gpu: GpuLog
 ) -> None:
-    pid = locked_at_900(clocks, sim_dir, wait_for)
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: state_of(pid) == "T", what="the stop")
-    clocks.close(HANGS_AFTER_S)
-    assert not clocks.alive()
-    assert actions(sim_dir)[-2:] == [("lock", 900), ("reset", 0)], "it sets no clock again"
+    os.kill(locked.pid, signal.SIGSTOP)
+    wait_for_stop(locked.pid)
+    locked.close(HANGS_AFTER_S)
+    assert not locked.alive()
+    assert gpu.clocks[-2:] == [900, 0], "it sets no clock again"
 
 
-def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor
-) -> None:
-    trainer = processes.python("-c", TRAINER, "alone")
-    assert trainer.stdout is not None
-    pid = int(trainer.stdout.readline().split()[0])
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: state_of(pid) == "T", what="the stop")
-    trainer.kill()
-    trainer.wait()
-    wait_for(lambda: gone(pid), what="its end")
-    assert actions(sim_dir)[-1] == ("reset", 0)
+def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(gpu: GpuLog, processes: Processes) -> None:
+    trainer = Trainer(processes)
+    clock_pid, *_ = trainer.told()
+    os.kill(clock_pid, signal.SIGSTOP)
+    wait_for_stop(clock_pid)
+    trainer.process.kill()
+    trainer.process.wait()
+    wait_for_end(clock_pid)
+    assert gpu.clocks[-1] == 0

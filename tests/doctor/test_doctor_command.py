@@ -8,46 +8,28 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from commands import Done, pfo_fs
 from hypothesis import given
 from hypothesis import strategies as st
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S, Processes, wait_for
 
 from pfo_fs.device.clock_client import ClockProcess
+from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.doctor import switching
+from pfo_fs.doctor.checks import check_clock_process, check_helper
 from pfo_fs.doctor.switching import order_of_changes
 from pfo_fs.switching_file import read_switching
 
-COMMAND = [sys.executable, "-m", "pfo_fs", "doctor"]
-WaitFor = Callable[..., Any]
 
-
-def environment(sim_dir: Path, node: str = "none", **more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PFO_FS_GPU": "simulated",
-        "PFO_FS_SIM_NODE": node,
-        "PFO_FS_SIM_DIR": str(sim_dir),
-        "COLUMNS": "100",
-        **more,
-    }
-
-
-def doctor(sim_dir: Path, *arguments: str, node: str = "none", **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env=environment(sim_dir, node, **more),
-    )
+def doctor(*arguments: object, node: str = "none", **more: str) -> Done:
+    environment = {"PFO_FS_GPU": "simulated", "PFO_FS_SIM_NODE": node, **more}
+    return pfo_fs("doctor", *arguments, columns=100, **environment)
 
 
 def actions(sim_dir: Path) -> dict[str, list[str]]:
@@ -65,7 +47,7 @@ def test_a_node_is_measured_its_clocks_are_reset_and_the_file_is_what_planners_r
 ) -> None:
     """How exactly depends on how busy this machine is, so only what cannot be wrong is compared."""
     output, node = tmp_path / "switching.json", "H100 node"
-    done = doctor(sim_dir, "--switching", "--yes", "--gpus", "3", "-o", str(output), "--json", node=node)
+    done = doctor("--switching", "--yes", "--gpus", "3", "-o", str(output), "--json", node=node)
     assert done.returncode == 0, done.stderr
     measured, physics = read_switching(output), node_physics(node)
     assert measured.gpus == 3
@@ -127,12 +109,12 @@ def test_a_gpu_that_torch_cannot_use_gets_no_work(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_clocks_are_reset_when_the_measurement_is_ended(
-    sim_dir: Path, tmp_path: Path, processes: Processes, wait_for: WaitFor, number: int
+    sim_dir: Path, tmp_path: Path, processes: Processes, number: int
 ) -> None:
     output = tmp_path / "switching.json"
     process = subprocess.Popen(
-        [*COMMAND, "--switching", "--yes", "--gpus", "2", "-o", str(output)],
-        env=environment(sim_dir, "A100 node"),
+        [sys.executable, "-m", "pfo_fs", "doctor", "--switching", "--yes", "--gpus", "2", "-o", str(output)],
+        env={**os.environ, "PFO_FS_GPU": "simulated", "PFO_FS_SIM_NODE": "A100 node"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -151,42 +133,39 @@ def test_while_another_process_sets_clocks_the_measurement_is_refused(sim_dir: P
     clocks = ClockProcess("simulated:training")
     try:
         assert clocks.message == ""
-        done = doctor(sim_dir, "--switching", "--yes", "-o", str(tmp_path / "switching.json"))
+        done = doctor("--switching", "--yes", "-o", str(tmp_path / "switching.json"))
     finally:
         clocks.close()
     assert done.returncode == 1
-    assert "1 other process(es) of pfo-fs set clocks on this node" in " ".join(done.stderr.split())
+    assert "1 other process(es) of pfo-fs set clocks on this node" in done.said
     assert set(actions(sim_dir)) == {"training"}
 
 
 @pytest.mark.parametrize(
-    ("output", "yes", "more", "says"),
+    ("more", "says"),
     [
-        ("switching.json", False, {}, "--yes"),
-        ("switching.json", True, {"PFO_FS_SIM_FAULT": "permission"}, "may not lock GPU clocks"),
-        ("switching.json", True, {"PFO_FS_DRY_RUN": "1"}, "PFO_FS_DRY_RUN is set"),
-        ("missing/switching.json", True, {}, "missing"),
+        ({}, "--yes"),
+        ({"PFO_FS_SIM_FAULT": "permission"}, "may not lock GPU clocks"),
+        ({"PFO_FS_DRY_RUN": "1"}, "PFO_FS_DRY_RUN is set"),
     ],
-    ids=["nobody has agreed", "no permission", "a dry run", "a folder that is missing"],
+    ids=["nobody has agreed", "no permission", "a dry run"],
 )
 def test_where_nothing_can_be_measured_no_clock_is_set_and_the_error_says_why(
-    sim_dir: Path, tmp_path: Path, output: str, yes: bool, more: dict[str, str], says: str
+    sim_dir: Path, tmp_path: Path, more: dict[str, str], says: str
 ) -> None:
-    done = doctor(sim_dir, "--switching", *["--yes"] * yes, "-o", str(tmp_path / output), **more)
-    assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+    done = doctor("--switching", *["--yes"] * bool(more), "-o", tmp_path / "switching.json", **more)
+    assert (done.returncode, says in done.said) == (1, True), done.said
     assert not any("lock" in log for log in actions(sim_dir).values())
-    assert not (tmp_path / output).exists()
+    assert not (tmp_path / "switching.json").exists()
 
 
 # ---- checks
 
 
 def test_the_checks_set_no_clock_and_say_what_works(sim_dir: Path) -> None:
-    done = doctor(sim_dir, "--gpus", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert shown["ok"]
-    found = {check["name"]: check for check in shown["checks"]}
+    done = doctor("--gpus", "2", "--json")
+    assert (done.returncode, done.answer["ok"]) == (0, True)
+    found = {check["name"]: check for check in done.answer["checks"]}
     assert found["GPUs"]["found"] == "2: simulated A100"
     assert found["clocks"]["found"] == "set by: simulated"
     assert found["costs of clock changes"]["hint"]
@@ -194,11 +173,44 @@ def test_the_checks_set_no_clock_and_say_what_works(sim_dir: Path) -> None:
 
 
 def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, tmp_path: Path) -> None:
-    done = doctor(sim_dir, PFO_FS_GPU="none")
+    done = doctor(PFO_FS_GPU="none")
     assert done.returncode == 1
     assert "PFO_FS_GPU=none asks for no GPU" in done.stdout
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
-    done = doctor(sim_dir, "--json", PFO_FS_SWITCHING_FILE=str(broken))
+    done = doctor("--json", PFO_FS_SWITCHING_FILE=str(broken))
     assert done.returncode == 1
     assert "call_s" in done.stdout
+
+
+# ---- what `pfo-fs doctor` says about the processes beside training
+
+
+def test_processes_that_start_and_end_as_they_should_are_said_to(sim_dir: Path) -> None:
+    assert check_clock_process("simulated:a").ok
+    assert check_helper().ok
+
+
+def test_trying_the_clock_process_leaves_the_gpu_as_it_was(sim_dir: Path) -> None:
+    SimulatedGpu("a").lock_clock_mhz(900)
+    assert check_clock_process("simulated:a").ok
+    assert SimulatedGpu("a").shows_clock(900) is not False
+    assert (sim_dir / "a.log").read_text().count("reset") == 0
+
+
+@pytest.mark.parametrize("module", ["msgspec", "pydantic"])
+def test_a_package_that_cannot_be_imported_there_is_named(
+    sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    (tmp_path / f"{module}.py").write_text(f"raise ImportError('{module} is for another Python')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    check = check_helper()
+    assert check.ok is False
+    assert f"its last words: ImportError: {module} is for another Python" in check.found
+
+
+def test_without_an_interpreter_both_say_why(sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    checks = [check_clock_process("none"), check_helper()]
+    assert [check.ok for check in checks] == [False, False]
+    assert all("frozen" in check.found for check in checks)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from commands import pfo_fs
 from fake_nvml import UUIDS, FakeNvml, Fault
 from faulty_nvml import Bench
 
@@ -22,12 +24,10 @@ NAME = f"left-{os.getpid()}"
 """Of the GPU: jobs on this host that hold a simulated GPU are known by its name alone."""
 
 
-def doctor(sim_dir: Path, *arguments: str) -> tuple[int, dict[str, object]]:
-    environment = {**os.environ, "PFO_FS_GPU": f"simulated:{NAME}", "PFO_FS_SIM_DIR": str(sim_dir)}
-    command = [sys.executable, "-m", "pfo_fs", "doctor", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    lines = {line["name"]: line for line in json.loads(done.stdout)["checks"]}
-    return done.returncode, lines["clocks and limits left"]
+def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit status, and the line about what was left."""
+    done = pfo_fs("doctor", "--json", *arguments, PFO_FS_GPU=f"simulated:{NAME}")
+    return done.returncode, {line["name"]: line for line in done.answer["checks"]}["clocks and limits left"]
 
 
 def settings_of(spec: str) -> GpuSettings:
@@ -49,13 +49,13 @@ def leave(mhz: int, limit_w: float) -> None:
 
 
 def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: Path) -> None:
-    assert doctor(sim_dir)[1]["ok"] is True
+    assert doctor()[1]["ok"] is True
     leave(1200, 250)
-    status, line = doctor(sim_dir)
+    status, line = doctor()
     assert (status, line["ok"]) == (1, False)
-    assert "clock locked at 1200 MHz, power limit 250 W instead of" in str(line["found"])
+    assert "clock locked at 1200 MHz, power limit 250 W instead of" in line["found"]
     assert settings_of(f"simulated:{NAME}").locked_mhz == 1200
-    status, line = doctor(sim_dir, "--fix")
+    status, line = doctor("--fix")
     assert (status, line["ok"]) == (0, True)
     assert not settings_of(f"simulated:{NAME}").differs
 
@@ -65,9 +65,9 @@ def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
     try:
         assert clocks.message == ""
         leave(1200, 250)
-        status, line = doctor(sim_dir, "--fix")
+        status, line = doctor("--fix")
         assert (status, line["ok"]) == (0, None)
-        assert "running job holds" in str(line["meaning"])
+        assert "running job holds" in line["meaning"]
         assert settings_of(f"simulated:{NAME}").locked_mhz == 1200
     finally:
         clocks.close()
@@ -97,28 +97,26 @@ def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["nvmlDeviceGetSupportedMemoryClocks", "nvmlDeviceGetSupportedGraphicsClocks"])
 def test_a_gpu_that_lists_no_clocks_is_no_gpu_whose_clocks_are_ok(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """The answer is the one that the clock process of a job gets."""
     monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "none"))
-    bench = Bench(monkeypatch, tmp_path, Fault(name, 3))
+    bench(Fault(name, 3))
     gpu = open_gpu(f"nvml:{UUIDS[0]}")
     line, *ways = check_clocks(gpu)
     assert line.ok is False
     assert f"of {name}" in ways[0].found
     assert f"of {name}" in gpu.try_reset()
     gpu.close()
-    bench.close()
 
 
-def test_a_gpu_without_any_energy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_gpu_without_any_energy_is_told(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     faults = [Fault(f"nvmlDeviceGet{what}", 3) for what in ("TotalEnergyConsumption", "PowerUsage")]
-    bench = Bench(monkeypatch, tmp_path, *faults)
+    one = bench(*faults)
     monkeypatch.setenv("PFO_FS_GPU", f"nvml:{UUIDS[0]}")
     found = check_node()[0]
     assert (found.name, found.ok) == ("GPUs", True)
     assert "no energy" in found.found
     assert "nvmlDeviceGetPowerUsage" in found.found
-    bench.nvml.name = b"NVIDIA GH200 480GB"
+    one.nvml.name = b"NVIDIA GH200 480GB"
     assert "CPU included" in check_node()[0].found
-    bench.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from clock import Clock
 from fake_helper import FakeClient
 
 from pfo_fs.guard import WarnOnce
@@ -34,13 +35,8 @@ def client() -> FakeClient:
 
 
 @pytest.fixture
-def now_s() -> list[float]:
-    return [100.0]
-
-
-@pytest.fixture
-def link(client: FakeClient, now_s: list[float]) -> HelperLink:
-    link = HelperLink(WarnOnce(), lambda: now_s[0])
+def link(client: FakeClient, clock: Clock) -> HelperLink:
+    link = HelperLink(WarnOnce(), clock)
     link.client = client
     return link
 
@@ -61,15 +57,15 @@ def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order_and_goes_
 
 
 def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warning_says_so(
-    link: HelperLink, client: FakeClient, now_s: list[float], caplog: pytest.LogCaptureFixture
+    link: HelperLink, client: FakeClient, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.may_revive = False
     client.die()
     tries = []
-    client.revive = lambda joining: tries.append(now_s[0]) is not None  # type: ignore[method-assign]
+    client.revive = lambda joining: tries.append(clock.now) is not None  # type: ignore[method-assign]
     for _ in range(100):
         link.poll()
-        now_s[0] += 0.1
+        clock.now += 0.1
     assert len(tries) == 5
     assert caplog.text.count("has died; another one is started") == 1
 
@@ -95,10 +91,10 @@ def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: Help
 
 
 def test_messages_that_come_without_end_do_not_hold_up_a_step(
-    link: HelperLink, client: FakeClient, now_s: list[float]
+    link: HelperLink, client: FakeClient, clock: Clock
 ) -> None:
     def poll() -> PaceLeaseRenewed:
-        now_s[0] += 0.005
+        clock.now += 0.005
         return PaceLeaseRenewed(lease_s=1.0)
 
     client.poll = poll  # type: ignore[method-assign]
@@ -142,7 +138,7 @@ def test_a_kept_message_for_which_the_helper_had_no_room_is_sent_again(link: Hel
 
 
 def test_how_a_helper_ended_is_in_the_warning_and_by_the_next_one_in_the_status(
-    link: HelperLink, client: FakeClient, now_s: list[float], caplog: pytest.LogCaptureFixture
+    link: HelperLink, client: FakeClient, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.ended = " (exit status 1; its last words: ImportError: libzstd)"
     client.may_revive = False
@@ -150,7 +146,7 @@ def test_how_a_helper_ended_is_in_the_warning_and_by_the_next_one_in_the_status(
     link.poll()
     assert "ImportError: libzstd" in caplog.text
     client.may_revive = True
-    now_s[0] += 10
+    clock.now += 10
     link.poll()
     problems = [message.message for message in client.sent if isinstance(message, ProblemSeen)]
     assert ["ImportError: libzstd" in text for text in problems] == [True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from pfo_fs.power_limit import Done, Energy, EnergyMonitor, MaxSlowdownConstrain
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_hf.py"
-WaitFor = Callable[..., Any]
 
 TRAINING = """
 import sys, torch, transformers

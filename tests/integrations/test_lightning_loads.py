@@ -25,6 +25,7 @@ TRAINING = """
 import json, logging, os, random, sys, warnings
 warnings.simplefilter("ignore")
 import lightning, torch
+from logged import warnings_of
 from lightning.pytorch.strategies import DDPStrategy
 from pfo_fs.integrations.lightning import LightningLoadClocks
 
@@ -62,16 +63,11 @@ class Model(lightning.LightningModule):
             return torch.utils.data.DataLoader(Batches(), batch_size=None)
         return torch.utils.data.DataLoader(data, batch_size=1, collate_fn=lambda rows: rows[0][0], shuffle=False)
 
-class Keep(logging.Handler):
-    def emit(self, record):
-        kept.append(record.getMessage())
-
 class Kept(lightning.pytorch.loggers.logger.DummyLogger):
     def log_metrics(self, metrics, step=None):
         logged.append(metrics)
 
-options, kept, logged = json.loads(sys.argv[2]), [], []
-logging.getLogger("pfo_fs").addHandler(Keep(logging.WARNING))
+options, warnings_told, logged = json.loads(sys.argv[2]), warnings_of(), []
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 drawn = random.Random(0)
 data = [[{"position_ids": torch.arange(drawn.randrange(8, 40))}] for _ in range(options["batches"])]
@@ -96,7 +92,7 @@ try:
 except RuntimeError as error:
     failed = str(error)
 told = json.dumps({
-    "rank": trainer.global_rank, "status": clocks.clocks.status_text, "warnings": kept, "failed": failed,
+    "rank": trainer.global_rank, "status": clocks.clocks.status_text, "warnings": warnings_told, "failed": failed,
     "steps": trainer.global_step, "logged": logged, "validated": model.validated,
     "loaders_are_back": "process_dataloader" not in vars(trainer.strategy)})
 open(f"{sys.argv[1]}-{trainer.global_rank}.json", "w").write(told)

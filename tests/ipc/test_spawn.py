@@ -21,15 +21,9 @@ import pytest
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.ipc import spawn
+from pfo_fs.ipc.process_end import start_of
 
 PACKAGE = Path(__file__).parents[2] / "pfo_fs"
-
-
-def program(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    path = folder / "python"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(path))
 
 
 @pytest.fixture
@@ -65,15 +59,14 @@ def answer_of(module: str, *, waits: bool = True) -> Any:
 
 
 def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, interpreter: Callable[[str], None]
 ) -> None:
-    program(tmp_path, monkeypatch, f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
+    interpreter(f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
     (tmp_path / "go").touch()
-    state = Path(f"/proc/{pid}/stat")
-    wait_for(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "Z", what="its end")
+    wait_for(lambda: not start_of(pid), what="its end")
     last = spawn.start_process("any", {})
-    assert not state.exists()
+    assert not os.path.exists(f"/proc/{pid}")
     assert pid not in {process.pid for process in spawn._started}
     last.wait()
 
@@ -262,10 +255,10 @@ def test_a_program_without_an_interpreter_starts_no_process(
 
 
 def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, interpreter: Callable[[str], None]
 ) -> None:
     (tmp_path / "main.py").write_text("import pfo_fs; open('trained-again', 'w')")
-    program(tmp_path, monkeypatch, f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
+    interpreter(f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
     child = spawn.start_process("any", {})
     assert child.wait(HANGS_AFTER_S) == 1
     assert "started the program a second time" in child.last_words()
@@ -385,9 +378,9 @@ def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known
 
 
 def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_exit_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interpreter: Callable[[str], None],
 ) -> None:
-    program(tmp_path, monkeypatch, "exit 3")
+    interpreter("exit 3")
     child = spawn.start_process("any", {}, outlives=True)
     assert child.wait(20) == 3
 

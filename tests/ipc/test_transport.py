@@ -13,11 +13,6 @@ from hypothesis import strategies as st
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
 
-plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-)
-
 
 @given(
     st.integers(0, 9),

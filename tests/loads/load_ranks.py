@@ -11,6 +11,7 @@ from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import LoadChoice
 from pfo_fs.loads.coordinator import LoadCoordinator
 from pfo_fs.loads.durations import StepShape
+from pfo_fs.loads_known import LoadsKnown
 
 Array = Any
 CLOCKS = tuple(range(1410, 200, -30))
@@ -141,6 +142,10 @@ class Ranks:
     @property
     def choice(self) -> LoadChoice:
         return self.coordinator.choice
+
+    @property
+    def state(self) -> LoadsKnown:
+        return self.coordinator.state
 
     @property
     def late(self) -> float:

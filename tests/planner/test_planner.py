@@ -206,7 +206,6 @@ def test_savings_without_slowdown_are_not_below_the_published_ones(
     plan = Planner(problem).at(deadline=maximum.iteration_time_s)
     assert plan.iteration_time_s <= maximum.iteration_time_s
     assert 100 * (1 - plan.energy_j / maximum.energy_j) >= percent
-    assert plan.gap is not None
     assert plan.gap < 0.01
 
 
@@ -240,7 +239,6 @@ def test_lowtime_returns_the_same_kind_of_plan_and_ours_is_no_worse(problem: Pro
     assert theirs.iteration_time_s <= deadline_s
     assert theirs.solver == "lowtime"
     assert ours.energy_j <= theirs.energy_j
-    assert ours.lower_bound_j is not None
     assert ours.lower_bound_j <= theirs.energy_j
 
 

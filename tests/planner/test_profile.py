@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pfo_fs import InstructionProfilingResult, OfflineProfilingResult
 from pfo_fs.errors import ConfigError, PlanError
 from pfo_fs.planner import (
     Measurement,
@@ -20,8 +21,9 @@ from pfo_fs.planner import (
     read_profile,
 )
 from pfo_fs.planner.clock_table import ClockTable
+from pfo_fs.planner.profile_csv import COLUMNS, RANK_COLUMNS, read_table
 
-HEADER = "stage,instruction,frequency,time,energy\n"
+HEADER = ",".join(COLUMNS) + "\n"
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -181,3 +183,48 @@ def test_no_option_lies_below_the_hull(measured: list[Measurement], power_w: flo
         for ratio, cost_w in zip(table.ratio[0, own], table.cost_w[0, own], strict=True):
             if t0 <= ratio <= t1:
                 assert cost_w >= c0 + (c1 - c0) * (ratio - t0) / (t1 - t0) - 1e-6
+
+
+# ---- the one reader and writer of profile CSVs: exact on the way there and back, and never more than a PlanError
+
+
+cells = st.one_of(
+    st.sampled_from(["", "0", "forward", "1410", "0.1", "1e999", "nan", "-1", '"', "1_0", "\x00", "9" * 400, "0x10"]),
+    st.text(max_size=8),
+)
+
+
+@given(
+    st.one_of(st.text(), st.lists(st.lists(cells, max_size=7).map(",".join)).map(lambda rows: HEADER + "\n".join(rows)))
+)
+@example(HEADER + "0,forward,1410,0.1,20\n0,forward,1410,0.1,20,1\n")
+@example(HEADER + '0,"forward,1410,0.1,20\n')
+@example("," * 100_000)
+def test_whatever_a_file_holds_it_is_a_table_or_a_plan_error(text: str) -> None:
+    try:
+        table = read_table("p.csv", text)
+    except PlanError as error:
+        assert str(error).startswith("p.csv")
+    else:
+        assert set(COLUMNS) <= set(table.columns)
+        assert (table["time"] > 0).all()
+
+
+# ---- profiles as Zeus's profiler holds them survive their CSV
+
+
+def test_a_profile_of_zeuss_profiler_survives_its_csv(tmp_path: Path) -> None:
+    times = {"forward": {1410: 0.1, 1200: 0.12}, "backward": {1410: 0.2, 900: 0.3}}
+    energies = {"forward": {1410: 30.0, 1200: 27.5}, "backward": {1410: 60.0, 900: 48.25}}
+    fields = {f"{name}_time": of for name, of in times.items()} | {
+        f"{name}_energy": of for name, of in energies.items()
+    }
+    ranks = [OfflineProfilingResult(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, **fields) for r in range(2)]
+    InstructionProfilingResult(ranks).to_csv(tmp_path / "profile.csv")
+    header, *_ = (tmp_path / "profile.csv").read_text().splitlines()
+    assert tuple(header.split(",")) == (*RANK_COLUMNS, *COLUMNS)
+    read = read_table(tmp_path / "profile.csv")
+    for stage in range(2):
+        for name in times:
+            rows = read[(read["stage"] == stage) & (read["instruction"] == name)].set_index("frequency")
+            assert (rows["time"].to_dict(), rows["energy"].to_dict()) == (times[name], energies[name])

@@ -10,26 +10,17 @@ scenario: state, measurements, what went wrong.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
+from logged import warnings_of
 from power_limit_fakes import FakeMonitor
 
 from pfo_fs.errors import PfoError
 from pfo_fs.power_limit import GlobalPowerLimitOptimizer, MaxSlowdownConstraint, ranks
-
-
-class Keep(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
 
 
 def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +37,8 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
         below = (500 - level) / 100
         return 10.0 + below + rank, 10_000.0 * (rank + 1) - 2_000 * below
 
-    kept = Keep()
-    logging.getLogger("pfo_fs").addHandler(kept)
-    result: dict[str, Any] = {"warnings": kept.messages}
+    warnings = warnings_of()
+    result: dict[str, Any] = {}
     environment = options.pop("env", {}).get(str(rank), {})
     ranks._WAIT_S = options.pop("wait_s", 60.0)
     try:
@@ -73,8 +63,7 @@ def run(name: str, rank: int, options: dict[str, Any]) -> dict[str, Any]:
         optimizer.close()
     except PfoError as error:
         result["error"] = f"{type(error).__name__}: {error}"
-    logging.getLogger("pfo_fs").removeHandler(kept)
-    return result
+    return {**result, "warnings": warnings[:]}
 
 
 def main() -> None:

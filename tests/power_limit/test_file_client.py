@@ -8,22 +8,29 @@ import secrets
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import pfo_fs
 from hypothesis import given
 from hypothesis import strategies as st
-from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, state_of
+from power_limit_fakes import FakeGpu, FakeMonitor, limits_set, make_optimizer, state_of
+from running import wait_for
 
 from pfo_fs import power_limit as pl
+from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import PlanError
 from pfo_fs.helper.power_limit_files import write_file
+from pfo_fs.ipc.messages import ProgressReport
+from pfo_fs.power_limit import Energy, EnergyMonitor, GlobalPowerLimitOptimizer
 from pfo_fs.power_limit.file_client import FileClient
-from pfo_fs.store import Files, OffSwitch
+from pfo_fs.power_limit.rank_gpus import RankGpus
+from pfo_fs.power_limit.states import Done
+from pfo_fs.reports.status import collect_status
+from pfo_fs.store import Files, OffSwitch, SharedDirectory
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
-
-WaitFor = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 50}
 NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (14.0, 2450.0), 100: (20.0, 2900.0)}
 
@@ -110,7 +117,7 @@ def measured(level: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
     return pl.PowerLimitMeasurement(power_limit=level, energy=energy_j, time=1.0)
 
 
-def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text("not a profile")
     files = FileClient(path, None, secrets.token_hex(16), timeout_s=0.0)
@@ -174,14 +181,12 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
     monkeypatch.setattr("sys.executable", str(program))
     monkeypatch.setattr("pfo_fs.power_limit.file_client._JOINS_WITHIN_S", 0.1)
     files = FileClient(tmp_path / "p.json", tmp_path / "shared", secrets.token_hex(16), timeout_s=0.2)
-    assert files._link.client is not None
     helper = files._link.client.process
     assert files.profile is None
     assert files.create_job(1, "power_limit") is None
     files.close()
     assert "does the shared directory hang" in caplog.text
     assert len(caplog.records) == 1
-    assert helper is not None
     helper.kill()
     helper.wait()
 
@@ -195,15 +200,104 @@ def joined(tmp_path: Path) -> FileClient:
 
 
 def test_after_a_helper_was_killed_there_is_one_warning_and_another_one_watches_the_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pfo_fs.helper.link._REVIVE_EVERY_S", 0.1)
     files = joined(tmp_path)
-    assert files._link.client is not None
-    assert files._link.client.process is not None
     os.kill(files._link.client.process.pid, signal.SIGKILL)
     wait_for(lambda: (files.poll(), caplog.records)[1])
     assert len(caplog.records) == 1
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1])
     files.close()
+
+
+# ---- `pfo-fs off --all` holds power-limit optimizers: the earlier limits are restored, and nothing is measured
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, FakeGpu]:
+    gpu = FakeGpu()
+    monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
+    return RankGpus(FakeMonitor(lambda: (1.0, 2.0))), gpu
+
+
+def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, FakeGpu]) -> None:
+    rank, gpu = gpus
+    rank.set_level(300)
+    rank.hold(True)
+    rank.set_level(250)
+    rank.hold(True)
+    assert (gpu.levels, gpu.given_back) == ([300], 1)
+    rank.hold(False)
+    assert (gpu.levels, gpu.given_back) == ([300, 250], 1)
+
+
+@pytest.mark.parametrize("held_at", ["before", "in", "after"])
+def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, FakeGpu], held_at: str) -> None:
+    rank, _ = gpus
+    if held_at == "before":
+        rank.hold(True)
+    rank.begin_window(300)
+    if held_at == "in":
+        rank.hold(True)
+        rank.hold(False)
+    window = rank.end_window()
+    if held_at == "after":
+        rank.hold(True)
+    assert bool(window.dropped) == (held_at != "after")
+
+
+def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_would_count_as_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr("pfo_fs.device.metering.reporter.time", SimpleNamespace(monotonic=lambda: now.s))
+    reporter = Reporter("of a scheduled job", 0, "token")
+
+    def takes(at_s: float) -> bool:
+        now.s = at_s
+        return reporter.progress(ProgressReport(step=-1, number=-1))
+
+    assert [takes(at_s) for at_s in (0.0, 100.0)] == [True, False]
+    reporter.start("of a job with a power limit", 0, "token")
+    assert [takes(at_s) for at_s in (110.0, 130.0, 172.0, 173.0)] == [True, False, True, False]
+
+
+@pytest.mark.slow
+def test_off_restores_the_limits_of_a_running_job_and_on_sets_them_again(sim_dir: Path, tmp_path: Path) -> None:
+    monitor = EnergyMonitor(specs=["simulated:a"])
+    kernels = monitor.simulated_kernels(time_scale=20)
+    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
+    with GlobalPowerLimitOptimizer(monitor, Energy(), shared_dir=tmp_path / "pfo", **options) as optimizer:
+
+        def step_until(condition: Callable[[], bool]) -> None:
+            def one() -> bool:
+                optimizer.on_step_begin()
+                kernels.run("forward")
+                return condition()
+
+            wait_for(one)
+
+        def switch(*arguments: str) -> dict[str, Any]:
+            (job,) = pfo_fs(*arguments, "-d", tmp_path / "pfo", "--wait", "--json").answer["jobs"]
+            return dict(job)
+
+        step_until(lambda: isinstance(optimizer.state, Done))
+        chosen, before = limits_set(sim_dir)[-1], max(limits_set(sim_dir))
+        assert chosen < before
+        told = pfo_fs("target", "latest", "--slowdown", 1.1, "-d", tmp_path / "pfo")
+        assert (told.returncode, "the job sets one power limit itself" in told.said) == (3, True)
+        job = switch("off", "--all")  # no step begins meanwhile: the clock processes follow by themselves
+        assert (job["held_ranks"], job["ranks"]) == ([0], 1)
+        assert limits_set(sim_dir)[-1] == before
+        step_until(lambda: True)
+        assert limits_set(sim_dir)[-1] == before
+        assert switch("on", "--all")["held_ranks"] == []
+        step_until(lambda: limits_set(sim_dir)[-1] == chosen)
+        assert switch("off", job["job_id"])["held_ranks"] == [0]
+    shared = SharedDirectory.open(tmp_path / "pfo")
+    wait_for(lambda: collect_status(shared).jobs[0].state == "ended", what="the job's end")
+    (row,) = collect_status(shared).jobs
+    assert (row.job.coordination, row.job.scheduler, row.last_error) == ("none", "power_limit", "")
+    monitor.close()

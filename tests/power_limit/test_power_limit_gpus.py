@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -16,8 +17,9 @@ from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
+from pfo_fs import power_limit as pl
 from pfo_fs.device.clocks.power_limits import PowerLimits
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.simulated.gpu import SimulatedGpu
@@ -28,8 +30,6 @@ from pfo_fs.power_limit import Done, EnergyMonitor, GlobalPowerLimitOptimizer, O
 from pfo_fs.power_limit.gpus import KnobGpu, read_energies
 
 pytestmark = pytest.mark.usefixtures("sim_dir")
-
-WaitFor = Callable[..., Any]
 Open = Callable[..., KnobGpu]
 
 
@@ -39,6 +39,8 @@ def open_limited() -> Iterator[Open]:
 
     def one(spec: str = "simulated:a") -> KnobGpu:
         opened.append(KnobGpu(spec))
+        if spec == "simulated:a":
+            opened[-1].bounds()
         return opened[-1]
 
     yield one
@@ -46,9 +48,8 @@ def open_limited() -> Iterator[Open]:
         gpu.close()
 
 
-def at_200_w(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> KnobGpu:
+def at_200_w(open_limited: Open, sim_dir: Path) -> KnobGpu:
     gpu = open_limited()
-    gpu.bounds()
     gpu.set_level(200)
     wait_for(lambda: limits_set(sim_dir) == [200])
     return gpu
@@ -93,7 +94,6 @@ def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: P
 def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_dir: Path) -> None:
     SimulatedGpu("a").lock_clock_mhz(900)
     gpu = open_limited()
-    gpu.bounds()
     gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
 
@@ -101,7 +101,6 @@ def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_
 def kill_all(gpu: KnobGpu) -> None:
     """Kills the clock process and all that would notice, as when a whole job is killed."""
     gpu.clocks._lost = True
-    assert gpu.clocks._process is not None
     gpu.clocks._process.kill()
     gpu.clocks._process.wait(HANGS_AFTER_S)
 
@@ -115,10 +114,9 @@ def kill_all(gpu: KnobGpu) -> None:
     ],
 )
 def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor, in_force: int, then: list[int]
+    open_limited: Open, sim_dir: Path, in_force: int, then: list[int]
 ) -> None:
     gpu = open_limited()
-    gpu.bounds()
     for level in (250, 200):
         gpu.set_level(level)
     wait_for(lambda: limits_set(sim_dir)[-1:] == [200])
@@ -126,7 +124,6 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
     if in_force != 200:
         SimulatedGpu("a").set_power_limit_w(in_force)
     later = open_limited()
-    later.bounds()
     assert not list(sim_dir.glob("power-limit-*")), "the note has done its duty"
     later.set_level(300)
     later.close()
@@ -138,7 +135,6 @@ def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_ow
 def test_a_note_that_is_not_valid_is_not_used(open_limited: Open, sim_dir: Path, text: str) -> None:
     (sim_dir / "power-limit-SIM-a.json").write_text(text)
     gpu = open_limited()
-    gpu.bounds()
     gpu.set_level(300)
     gpu.close()
     assert limits_set(sim_dir) == [300, 500]
@@ -154,11 +150,10 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
 
 
 def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
-    open_limited: Open, sim_dir: Path, wait_for: WaitFor, tmp_path: Path
+    open_limited: Open, sim_dir: Path, tmp_path: Path
 ) -> None:
     """As when training and its clock process are killed at once."""
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.clocks.pid is not None
+    gpu = at_200_w(open_limited, sim_dir)
 
     def sockets() -> int:
         links = Path(f"/proc/{gpu.clocks.pid}/fd").iterdir()
@@ -176,9 +171,8 @@ def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_
         helper.close()
 
 
-def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
-    gpu = at_200_w(open_limited, sim_dir, wait_for)
-    assert gpu.clocks.pid is not None
+def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim_dir: Path) -> None:
+    gpu = at_200_w(open_limited, sim_dir)
     os.kill(gpu.clocks.pid, signal.SIGTERM)
     wait_for(lambda: limits_set(sim_dir) == [200, 500])
     wait_for(gpu.check)
@@ -190,8 +184,6 @@ def test_sigterm_to_the_clock_process_restores_the_limit(open_limited: Open, sim
 
 def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Path) -> None:
     gpu = open_limited()
-    gpu.bounds()
-    assert gpu.clocks.pid is not None
     os.kill(gpu.clocks.pid, signal.SIGSTOP)
     gpu.set_level(200)
     threading.Timer(0.1, os.kill, (gpu.clocks.pid, signal.SIGCONT)).start()
@@ -218,8 +210,6 @@ def test_the_old_limit_is_noted_before_a_new_one_is_set(
 
 def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = open_limited()
-    gpu.bounds()
-    assert gpu.clocks.pid is not None
     os.kill(gpu.clocks.pid, signal.SIGSTOP)
     try:
         gpu.set_level(200)
@@ -232,12 +222,9 @@ def test_a_hanging_driver_delays_training_once(open_limited: Open, monkeypatch: 
         os.kill(gpu.clocks.pid, signal.SIGCONT)
 
 
-def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path, wait_for: WaitFor) -> None:
-    gpu, another = open_limited(), open_limited()
-    gpu.bounds()
-    gpu.set_level(200)
-    wait_for(lambda: limits_set(sim_dir) == [200])
-    another.bounds()
+def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, sim_dir: Path) -> None:
+    at_200_w(open_limited, sim_dir)
+    another = open_limited()
     assert limits_set(sim_dir) == [200, 200], "tried, and not changed"
     another.set_level(300)
     wait_for(lambda: limits_set(sim_dir)[-1] == 300)
@@ -278,7 +265,7 @@ TRAINER = textwrap.dedent("""
     ],
 )
 def test_limits_are_back_after_the_trainers_death(
-    sim_dir: Path, tmp_path: Path, wait_for: WaitFor, processes: Any, how: str, killer: signal.Signals | None
+    sim_dir: Path, tmp_path: Path, processes: Any, how: str, killer: signal.Signals | None
 ) -> None:
     """Also while a child that the trainer forked, a data loader's worker, lives on."""
     trainer = processes.python("-c", TRAINER, how, str(tmp_path / "profile.json"))
@@ -301,7 +288,6 @@ def test_limits_are_back_after_the_trainers_death(
 def test_a_window_has_the_time_and_energy_of_each_gpu() -> None:
     monitor = EnergyMonitor(specs=["simulated:a", "simulated:b"])
     kernels = monitor.simulated_kernels(time_scale=1)
-    assert kernels is not None
     model = kernels.model("backward", 0)
     monitor.begin_window("w")
     for _ in range(6):  # GPUs are read one after the other, on a busy machine 20 ms apart
@@ -335,28 +321,9 @@ def test_windows_that_do_not_match_are_errors() -> None:
 # ---- the optimizer on them
 
 
-def test_without_permission_there_is_one_warning_and_training_goes_on(
-    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
-    monkeypatch.setenv("PFO_FS_GPU", "simulated")
-    with GlobalPowerLimitOptimizer() as optimizer:
-        for _ in range(3):
-            optimizer.on_step_begin()
-            optimizer.on_step_end()
-        optimizer.on_epoch_end()
-        assert isinstance(optimizer.state, Off)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "may not set power limits" in caplog.text
-
-
 @pytest.mark.parametrize("event", ["death", "failure"])
 def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
-    sim_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wait_for: WaitFor,
-    caplog: pytest.LogCaptureFixture,
-    event: str,
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, event: str
 ) -> None:
     if event == "failure":
         monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
@@ -367,7 +334,6 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
             optimizer.on_step_begin()
         optimizer.state = Done(300)  # another than the last one, so that it must be set
         if event == "death":
-            assert monitor.gpus[0].clocks.pid is not None
             os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
         wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
         for _ in range(5):
@@ -380,14 +346,11 @@ def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
 
 def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that replays what a real one has recorded."""
-    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
-    from zeus.utils.testing import ReplayZeusMonitor
-
+    zeus = pytest.importorskip("zeus.utils.testing", reason="needs Zeus, with which it compares")
     rows = ["start_time,window_name,elapsed_time,gpu0_energy", "0,w,1.0,400", "0,w,1.1,300"]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
-    monitor = ReplayZeusMonitor(log_file=tmp_path / "log.csv", ignore_sync_execution=True, match_window_name=False)
+    monitor = zeus.ReplayZeusMonitor(log_file=tmp_path / "log.csv", ignore_sync_execution=True, match_window_name=False)
     monkeypatch.setenv("PFO_FS_GPU", "simulated:a")
-    assert monitor.log_file is not None
     with (
         monitor.log_file,
         GlobalPowerLimitOptimizer(monitor, wait_steps=0, warmup_steps=1, profile_steps=2, pl_step=300) as optimizer,
@@ -398,3 +361,109 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
             optimizer.on_step_begin()
     assert [(m.level, m.energy, m.time) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
     monitor.log_file.close()
+
+
+# ---- `knob="clock"`: the same optimizer sets a clock on all GPUs in place of a power limit
+
+
+STEPS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
+CLOCKS: dict[str, Any] = {"knob": "clock", "clock_step": 300, **STEPS}
+
+
+def clocks_set(sim_dir: Path, name: str = "a") -> list[int]:
+    """The clocks that a simulated GPU was given, in MHz, 0 for a reset; those before the first lock are left out."""
+    lines = map(json.loads, (sim_dir / f"{name}.log").read_text().splitlines())
+    found = [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+    return found[next((i for i, mhz in enumerate(found) if mhz), len(found)) :]
+
+
+def train_for(monitor: pl.EnergyMonitor, optimizer: pl.GlobalPowerLimitOptimizer, steps: int) -> None:
+    kernels = monitor.simulated_kernels(time_scale=50)
+    for _ in range(steps):
+        optimizer.on_step_begin()
+        kernels.run("forward")
+        kernels.run("backward")
+
+
+@pytest.mark.parametrize("knob_of_monitor", ["clock", "power_limit"])
+def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
+    sim_dir: Path, tmp_path: Path, knob_of_monitor: Any
+) -> None:
+    path = tmp_path / "clocks.json"
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob=knob_of_monitor)
+    with pl.GlobalPowerLimitOptimizer(
+        monitor, pl.MaxSlowdownConstraint(1.5), profile_path=path, pl_step=1, **CLOCKS
+    ) as optimizer:
+        assert optimizer.power_limits == [1410, 1110, 810, 510]
+        train_for(monitor, optimizer, 14)
+        assert isinstance(optimizer.state, pl.Done)
+        assert optimizer.state.unit == "MHz"
+        assert optimizer.state.level == pl.MaxSlowdownConstraint(1.5).select(optimizer.measurements)
+        assert optimizer.metrics()["pfo_fs/saving"] == 1 - (
+            min(m.energy for m in optimizer.measurements if m.level == optimizer.state.level)
+            / optimizer.measurements[0].energy
+        )
+    monitor.close()
+    assert clocks_set(sim_dir)[:4] == [1410, 1110, 810, 510]
+    assert clocks_set(sim_dir)[-1] == 0
+    assert limits_set(sim_dir) == []
+    assert [m["clock"] for m in json.loads(path.read_text())["measurements"]] == [1410, 1110, 810, 510]
+
+
+def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: Any) -> None:
+    program = """
+        import os, signal
+        from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
+        monitor = EnergyMonitor(specs=["simulated:a"], knob="clock")
+        optimizer = GlobalPowerLimitOptimizer(monitor, knob="clock", wait_steps=0)
+        optimizer.on_step_begin()
+        optimizer._gpus.set_level(900)
+        optimizer._gpus.begin_window(900)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    trainer = processes.python("-c", textwrap.dedent(program))
+    trainer.communicate()
+    assert trainer.returncode == -signal.SIGKILL
+    wait_for(lambda: clocks_set(sim_dir)[-2:] == [900, 0])
+
+
+@pytest.mark.parametrize(
+    ("knob", "fault"), [("clock", "permission"), ("clock", "lock:2"), ("power_limit", "permission")]
+)
+def test_where_levels_cannot_be_set_there_is_one_warning_and_training_goes_on(
+    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, knob: Any, fault: str
+) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_FAULT", fault)
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob=knob)
+    with pl.GlobalPowerLimitOptimizer(monitor, **{**CLOCKS, "knob": knob}) as optimizer:
+        train_for(monitor, optimizer, 20)
+        assert isinstance(optimizer.state, pl.Off)
+    monitor.close()
+    said = [record.message for record in caplog.records if not record.message.startswith("the clock process says")]
+    name, what = {"clock": ("clock", "Clocks"), "power_limit": ("power limit", "Power limits")}[knob]
+    assert said == [f"{name}: {optimizer.state.reason}. {what} are left alone, and training goes on"]
+    assert fault == "permission" or clocks_set(sim_dir)[-1] == 0
+
+
+# ---- metrics
+
+
+def test_metrics_say_what_a_step_took(sim_dir: Path) -> None:
+    monitor = pl.EnergyMonitor(specs=["simulated:a"], knob="clock")
+    with pl.GlobalPowerLimitOptimizer(monitor, **CLOCKS) as optimizer:
+        optimizer.state = pl.Done(900, "MHz")
+        train_for(monitor, optimizer, 100)
+        optimizer.metrics()
+        found: dict[str, float] = {}
+
+        def power_is_known() -> bool:
+            train_for(monitor, optimizer, 100)
+            found.update(optimizer.metrics())
+            return abs(found.get("pfo_fs/clock_mhz", 0) - 900) < 1
+
+        wait_for(power_is_known)
+    monitor.close()
+    assert set(found) == {f"pfo_fs/{key}" for key in ("step_time_s", "energy_j", "power_w", "clock_mhz")}
+    assert all(type(value) is float for value in found.values())
+    assert found["pfo_fs/energy_j"] == pytest.approx(found["pfo_fs/power_w"] * found["pfo_fs/step_time_s"])
+    assert 80 < found["pfo_fs/power_w"] < 320

@@ -6,19 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
+from running import wait_for
 
 PROGRAM = Path(__file__).with_name("power_limit_rank.py")
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 100}
 
 pytestmark = pytest.mark.slow
-
-WaitFor = Callable[..., Any]
 Results = list[dict[str, Any]]
 
 
@@ -136,9 +134,7 @@ def test_ranks_with_a_switch_choose_alike_and_the_default_cost_counts_all_gpus(j
         assert result["switched"]["state"].startswith("Done(")
 
 
-def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
-    job: tuple[Path, Results],
-) -> None:
+def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(job: tuple[Path, Results]) -> None:
     """One waits for the other's measurement, which waits for the first one's gradients."""
     for rank, result in enumerate(job[1]):
         assert result["out_of_step"]["state"].startswith("Off(reason='the ranks cannot communicate")
@@ -146,7 +142,7 @@ def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(
         assert limits_set(job[0] / "sim", f"out_of_step{rank}")[-1] == 500
 
 
-def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     folder.mkdir()
     (survivor,) = run_ranks(folder, 2, {"death": {"dies_at": 7}})

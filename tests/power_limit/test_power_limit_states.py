@@ -23,9 +23,7 @@ NUMBERS = [(10.0, 3000.0), (10.5, 2700.0), (11.5, 2500.0), (14.0, 2450.0), (20.0
 
 
 def zeus_selector(selector: ours.OptimumSelector) -> Any:
-    pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
-    from zeus.optimizer import power_limit as zeus
-
+    zeus = pytest.importorskip("zeus.optimizer.power_limit", reason="needs Zeus, with which it compares")
     return getattr(zeus, type(selector).__name__)(**vars(selector))
 
 
@@ -54,12 +52,9 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
     selector: ours.OptimumSelector,
     **options: int,
 ) -> None:
-    gpu = FakeGpu(100, 300)
     monitor, zeus_monitor = FakeMonitor(numbers), FakeMonitor(numbers)
-    optimizer, gpu = make_optimizer(monkeypatch, monitor, gpu, optimum_selector=selector, **options)
-    zeus, zeus_gpus = make_zeus(
-        monkeypatch, zeus_monitor, gpu, optimum_selector=zeus_selector(selector), **options
-    )  # fmt: skip
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, optimum_selector=selector, **options)
+    zeus, zeus_gpus = make_zeus(monkeypatch, zeus_monitor, gpu, optimum_selector=zeus_selector(selector), **options)
     assert state_of(optimizer) == state_of(zeus)
     for event in events:
         for each in (optimizer, zeus):

@@ -49,6 +49,7 @@ def main() -> None:
         coordination=opt.coordination,
         number=opt.schedule_number,
         pid=os.getpid(),
+        clock_pid=opt._clocks.pid,
         helper_pid=helper.pid if (helper := getattr(opt._link.client, "process", None)) else None,
     )
     with opt:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
-import os
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from jobs import current_of, make_job, number_of, rank_infos, register, write_results
+from jobs import current_of, make_job, number_of, rank_infos, register, result_body, write_results
+from record_corpus import sign
 from running import Processes, wait_for
 
 from pfo_fs.coordination import results
 from pfo_fs.coordination.rank_registry import RankRegistry
 from pfo_fs.errors import PlanError, RecordError
-from pfo_fs.models import InstructionPower, ProfilingResult, RankInfo
-from pfo_fs.store import Header, JobFolder, bodies, decode, encode
-
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-
-
-def record_of(body: bytes, kind: str = "results", attempt: str = "a") -> bytes:
-    head = {"schema": "pfo-fs/5", "kind": kind, "attempt": attempt, "writer": "w"}
-    head |= {"length": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-    return json.dumps(head, separators=(",", ":")).encode()[:-1] + b',"body":' + body + b"}\n"
+from pfo_fs.models import RankInfo
+from pfo_fs.store import JobFolder, bodies, decode
+from pfo_fs.store.records import SCHEMA
 
 
 def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
@@ -41,7 +31,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
 def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
     tmp_path: Path, processes: Processes
 ) -> None:
-    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves", env=ENVIRONMENT)
+    daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves")
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
     for folder in jobs.values():
@@ -57,24 +47,6 @@ def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_
         assert index is not None
         assert index.files == {}
     assert daemon.poll() is None
-
-
-def windowed(rank: int, times_s: float = 0.01, iterations: int = 5) -> ProfilingResult:
-    names = ("forward", "backward")
-    powers = [
-        InstructionPower(instruction=name, frequency=mhz, power=200, error=1, seconds=1)
-        for name in names
-        for mhz in (0, 4096)
-    ]
-    return ProfilingResult(
-        rank=rank,
-        iter_time=[8 * times_s] * iterations,
-        iter_span=[8 * times_s] * iterations,
-        iter_energy=[16.0] * iterations,
-        time_breakdown={name: [[times_s] * 4] * iterations for name in names},
-        energy_breakdown={name: [[2.0] * 4] * iterations for name in names},
-        powers=powers,
-    )
 
 
 # ---- without a daemon
@@ -96,30 +68,31 @@ def test_a_record_that_cannot_be_read_leaves_nothing_of_it_in_memory(tmp_path: P
         gc.enable()
 
 
-def test_a_record_of_very_many_lists_or_values_is_refused_before_it_is_parsed() -> None:
-    many: list[list[float]] = [[0.0]] * 400_000
-    body = bodies.ResultBody(
-        result=ProfilingResult(rank=0, iter_time=[1], iter_energy=[1], time_breakdown={"forward": many})
-    )
-    data = encode(Header("results", "a", "me"), bodies.ResultsBody(results=[body]))
-    assert len(data) < 8 << 20
-    with pytest.raises(RecordError, match="300,000 lists"):
-        decode(data, "results", bodies.ResultsBody)
+RESULTS = '{"results":[{"result":{"rank":0,"iter_time":[1],"iter_energy":[1],"time_breakdown":{"a":[['
 
 
-@pytest.mark.parametrize("wrong", [b'"x",' * 900_000, b'["x"],' * 200_000])
-def test_a_record_of_very_many_wrong_values_is_refused_at_the_first(wrong: bytes) -> None:
-    results = b'{"results":[{"result":{"rank":0,"iter_time":[1],"iter_energy":[1],"time_breakdown":{"a":[['
-    with pytest.raises(RecordError, match=r"time_breakdown\.a\.0\.0") as caught:
-        decode(record_of(results + wrong[:-1] + b"]]}}}]}"), "results", bodies.ResultsBody)
-    assert "more)" not in str(caught.value)
+def of_files(keys: int) -> str:
+    return '{"files":{' + ",".join(f'"stage:{stage}":1' for stage in range(keys)) + "}}"
 
 
-@pytest.mark.parametrize(("keys", "said"), [(200_000, "more than 100,000 keys"), (9_000, "9,004 values are wrong")])
-def test_of_very_many_wrong_keys_none_is_named(keys: int, said: str) -> None:
-    files = b",".join(b'"stage:%d":1' % stage for stage in range(keys))
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (RESULTS + "],[" * 400_000 + "]]}}}]}", "results", "300,000 lists"),
+        (RESULTS + '"x",' * 900_000 + "0]]}}}]}", "results", r"time_breakdown\.a\.0\.0 [^(]*$"),
+        (RESULTS + '["x"],' * 200_000 + "0]]}}}]}", "results", r"time_breakdown\.a\.0\.0 [^(]*$"),
+        (of_files(200_000), "index", "more than 100,000 keys"),
+        (of_files(9_000), "index", "9,004 values are wrong"),
+    ],
+    ids=["lists", "wrong values", "wrong lists", "keys", "wrong keys"],
+)
+def test_a_record_of_very_much_is_refused_before_it_is_parsed_or_at_the_first_wrong_value(
+    body: str, kind: str, said: str
+) -> None:
+    record = sign({"schema": SCHEMA, "kind": kind, "writer": "w", "body": "@@changed@@"}, body)
+    assert len(record) < 8 << 20
     with pytest.raises(RecordError, match=said):
-        decode(record_of(b'{"files":{' + files + b"}}", "index"), "index", bodies.IndexBody)
+        decode(record, kind, bodies.ResultsBody if kind == "results" else bodies.IndexBody)
 
 
 def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
@@ -136,11 +109,10 @@ def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_fir
     folder = make_job(tmp_path, 2, dp=8)
     register(folder, infos)
     ranks = registry_of(folder, infos)
-    one = windowed(0)
-    monkeypatch.setattr(results, "_MOST_RESULT_BYTES", 8 * len(one.model_dump_json()))
+    monkeypatch.setattr(results, "_MOST_RESULT_BYTES", 8 * len(result_body().result.model_dump_json()))
     reader = results.Results(folder, ranks)
     for info in reversed(infos[1:]):  # those of the last pipelines come first
-        folder.write_results(0, [bodies.ResultBody(result=windowed(info.rank))])
+        folder.write_results(0, [result_body(info.rank)])
         assert info.rank not in reader.missing(0)
         assert sum(map(len, reader._stored.values())) <= results._MOST_RESULT_BYTES
     assert reader.missing(0) == [0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Host, missing
-from running import Processes, wait_for
+from running import Processes, environment, wait_for
 from training_job import StartJob
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 pytestmark = [pytest.mark.slow, pytest.mark.gluster]
-HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -55,9 +53,8 @@ class Started:
         wait_for(lambda: 0 in self.folder.numbers(bodies.OrderBody), "the order")
 
     def daemon(self, host: Host) -> subprocess.Popen[str]:
-        environment = {**os.environ, **host.environment, "PYTHONPATH": f"{HERE.parents[1]}"}
         words = ["-m", "pfo_fs", "daemon", str(host.mount / "pfo")]
-        return self.processes.start(*host.prefix, sys.executable, *words, env=environment)
+        return self.processes.start(*host.prefix, sys.executable, *words, env=environment(**host.environment))
 
     def leader_host(self) -> str:
         record = self.shared.read_daemon()
@@ -71,8 +68,7 @@ class Started:
     def ends_well(self) -> None:
         """Training ends without an error, its end is recorded, and no rank ever went back to an older schedule."""
         assert self.job.finish() == 0
-        wait_for(lambda: self.folder.read(bodies.EndBody) is not None, "the end")
-        assert self.folder.read(bodies.EndBody).reason == "finished"  # type: ignore[union-attr]
+        assert wait_for(lambda: self.folder.read(bodies.EndBody), "the end").reason == "finished"
         for rank in range(2):
             numbers = [line["number"] for line in self.job.having("step") if line["rank"] == rank]
             assert numbers == sorted(numbers)

@@ -1,4 +1,4 @@
-"""Real daemon processes, killed and restarted."""
+"""Real daemon processes: killed and restarted, and among other users, hostile files and hosts that lack something."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from pathlib import Path
 import pytest
 from jobs import (
     instead_of,
+    leader_body,
     leader_record,
     make_job,
     number_of,
     rank_infos,
     register,
-    schedule_of,
     write_results,
 )
-from running import HANGS_AFTER_S, Processes, wait_for
+from running import HANGS_AFTER_S, Processes, environment, wait_for
 from schedulers import SlowFirst
 
+import pfo_fs
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.errors import StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, Watcher, bodies
+from pfo_fs.store import Files, JobFolder, SharedDirectory, Watcher, bodies
 
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 
 
 def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes) -> None:
     arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
-    first = processes.leader(tmp_path, *arguments, env=ENVIRONMENT)
-    second = processes.daemon(tmp_path, *arguments, env=ENVIRONMENT)
+    first = processes.leader(tmp_path, *arguments)
+    second = processes.daemon(tmp_path, *arguments)
     folder, infos = register(make_job(tmp_path, 2)), rank_infos(2)
     wait_for(lambda: number_of(folder) == 0, what="schedule 0")
     leader = leader_record(tmp_path)
@@ -91,9 +90,8 @@ def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jo
 ) -> None:
     gate = tmp_path / "gate"
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
-    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(gate)}
-    processes.leader(tmp_path / "pfo", *arguments, env=environment)
-    processes.daemon(tmp_path / "pfo", *arguments, env=environment)
+    processes.leader(tmp_path / "pfo", *arguments, env=environment(THOUGHT_THROUGH=str(gate)))
+    processes.daemon(tmp_path / "pfo", *arguments, env=environment(THOUGHT_THROUGH=str(gate)))
     slow = make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"})
     quick = make_job(tmp_path / "pfo", 2)
     for folder in (slow, quick):
@@ -132,8 +130,8 @@ def test_a_job_whose_scheduler_may_plan_is_looked_at_no_more_often_than_others(
 
 
 def test_a_daemon_that_plans_ends_at_once_on_sigterm(tmp_path: Path, processes: Processes) -> None:
-    environment = {**ENVIRONMENT, "THOUGHT_THROUGH": str(tmp_path / "never")}
-    daemon = processes.leader(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=environment)
+    never = environment(THOUGHT_THROUGH=str(tmp_path / "never"))
+    daemon = processes.leader(tmp_path / "pfo", "--scheduler", "schedulers:Thoughtful", env=never)
     folder = register(make_job(tmp_path / "pfo", 2, job_info={**THINKS, "job_id": "thinks"}))
     wait_for(lambda: folder.read(bodies.ClaimBody), what="the claim")
     daemon.send_signal(signal.SIGTERM)
@@ -165,8 +163,7 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     wait_for(lambda: leader_record(tmp_path), what="a leader")
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: SlowFirst.made, what="the first plan")
-    other = bodies.LeaderBody(generation=2, nonce="other", host="there", pid=1)
-    assert SharedDirectory(Files(tmp_path)).leaders.claim(other)
+    assert SharedDirectory(Files(tmp_path)).leaders.claim(leader_body(2))
     wait_for(lambda: number_of(folder) == 0, what="a schedule of the second leadership")
     assert folder.read(bodies.CurrentBody).generation == 3  # type: ignore[union-attr]
     before = {id(coordinator) for coordinator in finished}
@@ -181,7 +178,7 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     failures: list[int] = []
-    listening: list[bool] = []
+    listening: list[Watcher] = []
     start = Watcher.start
 
     def fails_once(write: Callable[[], bool], body: bodies.DaemonBody) -> bool:
@@ -192,13 +189,13 @@ def test_a_daemon_that_claims_and_cannot_write_its_heartbeat_leads_as_soon_as_th
 
     def noted_start(self: Watcher) -> None:
         start(self)
-        listening.append(self.uses_events)
+        listening.append(self)
 
     instead_of(monkeypatch, "write", bodies.DaemonBody, fails_once)
     monkeypatch.setattr(Watcher, "start", noted_start)
     start_daemon(tmp_path, scheduler="Manual", watch="events")
     wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
-    wait_for(lambda: True in listening, what="file-system events")
+    wait_for(lambda: listening, what="file-system events")
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: number_of(folder) == 0, what="a schedule")
     assert failures == [1]
@@ -212,37 +209,30 @@ def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_k
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
 
 
-def test_two_jobs_run_at_once_without_mixing(tmp_path: Path, processes: Processes) -> None:
-    processes.daemon(tmp_path, "--scheduler", "schedulers:ThreeSteps", env=ENVIRONMENT)
-    infos = rank_infos(2)
-    folders = [make_job(tmp_path, 2, attempt=str(n)) for n in range(2)]
-    assert folders[0].job_id != folders[1].job_id, "two jobs of one shape in the same second"
-    for folder in folders:
-        register(folder, infos)
-    for n, folder in enumerate(folders):
-        wait_for(lambda folder=folder: number_of(folder) == 0, what="schedule 0")
-        write_results(folder, 0, infos, time_s=1.0 + n)
-    for n, folder in enumerate(folders):
-        wait_for(lambda folder=folder: number_of(folder) == 1, what="schedule 1")
-        schedule = schedule_of(folder, infos[0])
-        assert schedule.frequencies[0] == ("forward", 1410 - 15 * (1 + n))
-
-
-def test_a_wrong_scheduler_argument_is_an_error_at_the_start(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), "--scheduler", "PointSolution"]
-    done = subprocess.run([*command, "--scheduler-args", '{"path": "x"}'], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "solution_path" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["--scheduler", "PointSolution", "--scheduler-args", '{"path": "x"}'], 1, "solution_path"),
+        (["--allow-users", "nobody-of-this-name"], 2, "--allow-users"),
+        (["--allow-users", " , "], 2, "--allow-users"),
+    ],
+)
+def test_a_scheduler_argument_or_a_list_of_users_that_is_wrong_is_an_error_at_the_start(
+    tmp_path: Path, arguments: list[str], code: int, named: str
+) -> None:
+    command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == code
+    assert named in done.stderr
 
 
 @pytest.mark.slow
 def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
     tmp_path: Path, processes: Processes
 ) -> None:
+    program = str(Path(__file__).with_name("kill_at_every_call.py"))
     runners = [
-        processes.python(
-            str(HERE / "kill_at_every_call.py"), str(tmp_path / str(first)), str(first), "6", env=ENVIRONMENT
-        )
+        processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
         for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
     ]
     runs = []
@@ -256,3 +246,108 @@ def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_en
     assert len(killed) > 50
     for run in killed:
         assert run["content"] == undisturbed[0], f"killed at call {run['n']}"
+
+
+# ---- `--allow-users`: the jobs of some users of a directory that many share
+
+ALICE, BOB = 12345, 23456
+
+
+def give(folder: JobFolder, user: int) -> None:
+    for above, _, names in os.walk(folder.location):
+        for path in (Path(above), *(Path(above) / name for name in names)):
+            os.chown(path, user, -1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
+def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_refused(
+    tmp_path: Path, processes: Processes
+) -> None:
+    root = tmp_path / "pfo"
+    root.mkdir()
+    root.chmod(0o2770)
+    jobs = {name: make_job(root, 1, scheduler="Manual") for name in ("of bob", "of alice", "with bob's file")}
+    for name, folder in jobs.items():
+        give(folder, BOB if name == "of bob" else ALICE)
+    planted = jobs["with bob's file"]
+    os.chown(planted.location / "job.json", BOB, -1)
+    daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")
+    wait_for(lambda: jobs["of alice"].read(bodies.ClaimBody), "the claim of alice's job")
+    seen: list[str] = []
+    assert daemon.stdout
+    while sum(folder.job_id in line for folder in (planted, jobs["of bob"]) for line in seen) < 2:
+        seen.append(daemon.stdout.readline())
+        assert seen[-1], "the daemon has ended"
+    text = "".join(seen)
+    assert f"{jobs['of bob'].job_id}: belongs to user {BOB}, whose jobs are not served" in text
+    assert f"job.json: belongs to user {BOB}, not read" in text
+    assert jobs["of bob"].read(bodies.ClaimBody) is None
+    assert planted.read(bodies.ClaimBody) is None
+
+
+# ---- a working directory that is hostile or gone, and hosts that are short of something
+
+PACKAGE = str(Path(pfo_fs.__file__).parents[1])
+PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
+START = {
+    "module": ["-m", "pfo_fs", "daemon"],
+    "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
+)
+def test_files_in_the_working_directory_are_never_run(
+    way: str, python_path: str, tmp_path: Path, processes: Processes
+) -> None:
+    """A group's member plants modules in the shared directory, and the daemon is started there."""
+    root = tmp_path / "pfo"
+    root.mkdir(mode=0o700)
+    for name in PLANTED:
+        (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
+    processes.python(*START[way], ".", cwd=root, env=environment(PYTHONPATH=python_path))
+    folder = register(make_job(root, 1))
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
+    tmp_path: Path, processes: Processes
+) -> None:
+    (tmp_path / "mine.py").write_text("from pfo_fs.scheduler import Manual\nclass Mine(Manual): pass\n")
+    (tmp_path / "statistics.py").write_text("raise SystemExit('planted')\n")
+    root = tmp_path / "pfo"
+    processes.daemon(root, "--scheduler", "mine:Mine", cwd=tmp_path, env=environment(PYTHONPATH=PACKAGE))
+    wait_for(lambda: leader_record(root), what="a leader")
+
+
+def test_a_daemon_polls_where_file_system_events_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    monkeypatch.setattr("watchdog.observers.Observer", refuse)
+    start_daemon(tmp_path, scheduler="Manual", watch="events")
+    folder = register(make_job(tmp_path, 1))
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
+
+
+def test_a_daemon_goes_on_when_threads_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
+) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse_some(thread: threading.Thread) -> None:
+        if thread.name.startswith("pfo-fs") and len(refused) < 5:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_some)
+    start_daemon(tmp_path, scheduler="Manual", watch="poll", poll_interval=0.05)
+    folder = register(make_job(tmp_path, 1))
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
+    assert len(refused) == 5

@@ -1,4 +1,5 @@
-"""An error of pfo-fs while training runs is one warning; the clock goes to its default, and training goes on."""
+"""An error of pfo-fs while training runs is one warning; the clock goes to its default, and training goes on. A process
+that is forked from training, such as a worker of a data loader, has no part in the job."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from pfo_fs import PFOFileOptimizer
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.ipc.messages import ProblemSeen
+from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
 
@@ -152,3 +154,74 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
     train(opt)
     (problem,) = problems()
     assert "rank 0: there is no clock process any more" in problem.message
+
+
+# ---- forked children
+
+
+@pytest.fixture
+def opt(make: Callable[..., PFOFileOptimizer]) -> PFOFileOptimizer:
+    return make()
+
+
+def run_step(opt: PFOFileOptimizer, begin: Callable[..., None]) -> None:
+    opt.on_step_begin()
+    begin("forward")
+    opt.on_instruction_end("forward")
+    opt.on_step_end()
+
+
+def in_child(do: Callable[[], Any]) -> int:
+    """Runs something in a forked child; returns its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            do()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def marks_of(opt: PFOFileOptimizer) -> list[int]:
+    words = shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING
+    return [opt._clocks.words[word] for word in words]
+
+
+@pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
+def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_the_job(
+    opt: PFOFileOptimizer, tmp_path: Path, child: str
+) -> None:
+    begin = opt.on_instruction_begin  # as a training loop may have kept it
+    run_step(opt, begin)
+    if child == "trains within a step":
+        opt.on_step_begin()
+    before = marks_of(opt)
+
+    def do() -> None:
+        with opt:
+            for _ in range(3):
+                run_step(opt, begin)
+                opt._tracker.begin("another")
+            if child == "raises":
+                raise RuntimeError("in the child")
+        opt.close("crashed", "in the child")
+
+    assert in_child(do) == (child == "raises")
+    assert marks_of(opt) == before
+    assert opt._clocks.alive()
+    assert opt._link.client is not None
+    assert not opt._link.client.lost
+    if child == "trains within a step":
+        opt.on_step_end()
+    run_step(opt, begin)
+    opt.close()
+    folder = SharedDirectory(Files(tmp_path / "pfo")).job(str(opt.job_id))
+    assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
+
+
+def test_training_that_ends_without_a_step_says_what_is_missing(
+    opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    opt.close()
+    assert "training has ended without a step: call on_step_begin()" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import environment
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def play(**given: Any) -> list[dict[str, Any]]:
                 *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
                 *(str(HERE / "broadcast_program.py"), json.dumps({**given, "results": results})),
             ],
-            env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"},
+            env=environment(),
             capture_output=True,
             text=True,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +16,11 @@ import pytest
 from commands import pfo_fs
 from gluster_volume import Gluster
 from jobs import results_by_rank
-from running import HANGS_AFTER_S, Processes, wait_for
+from running import HANGS_AFTER_S, Processes, environment, wait_for
 from training_job import StartJob
 
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.turns import ALL, NONE, ROUND
-
-HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
@@ -91,6 +90,20 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_j
     assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "crashed"
 
 
+@pytest.mark.slow
+def test_status_knows_no_clock_of_a_gpu_whose_clock_process_was_killed(start_job: StartJob, tmp_path: Path) -> None:
+    def told() -> str:
+        return pfo_fs("status", tmp_path / "pfo", "-v").stdout
+
+    with start_job(1, {"mesh": {"pp": 1}}) as job:
+        job.follows(0)
+        job.switches("all: 900\n")
+        wait_for(lambda: "900 MHz" in told(), "the clock")
+        os.kill(job.having("clock_pid")[0]["clock_pid"], signal.SIGKILL)
+        wait_for(lambda: "unknown" in told() and "900 MHz" not in told(), "the status")
+        assert "clocks set through: nothing: the clock process has died" in told()
+
+
 def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
     start_job: StartJob,
 ) -> None:
@@ -124,9 +137,8 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
     coordination: str, start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
     setting = {"PFO_FS_SCHEDULER": "schedulers:FollowsStraggler", "PFO_FS_STRAGGLER_TIMEOUT": "3"}
-    environment = {**os.environ, **setting, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}"}
     if coordination == "daemon":
-        daemon = processes.leader(tmp_path / "pfo", env=environment)
+        daemon = processes.leader(tmp_path / "pfo", env=environment(**setting))
     job = start_job(2, {"mesh": {"pp": 2}, "coordination": coordination}, **setting)
 
     def all_at(mhz: int) -> bool:
@@ -147,7 +159,7 @@ def test_ranks_drop_a_stragglers_plan_when_the_scheduling_process_dies_and_resum
             os.kill(helper, signal.SIGSTOP)
         wait_for(lambda: all_at(0), "the end of the hold")
         if coordination == "daemon":
-            processes.daemon(tmp_path / "pfo", env=environment)
+            processes.daemon(tmp_path / "pfo", env=environment(**setting))
         else:
             os.kill(helper, signal.SIGCONT)
         wait_for(lambda: all_at(900), "the pace of the straggler, again")
@@ -238,3 +250,39 @@ def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: Sta
     answer = pfo_fs("advise", job.folder.location, "--json")
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["step_s"] > 0
+
+
+@pytest.mark.slow
+def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(start_job: StartJob) -> None:
+    job = start_job(2, {"mesh": {"pp": 2}}, torchrun=True)
+
+    def last_clocks() -> set[tuple[str, int]]:
+        return {(log[-1]["action"], log[-1]["mhz"]) for log in job.clock_logs().values()}
+
+    with job:
+        job.follows(0)
+        job.switches("all: 900\n")
+        done = pfo_fs("off", "--all", "--wait", "--json", "-d", job.shared_dir)
+        assert [row["held_ranks"] for row in json.loads(done.stdout)["jobs"]] == [[0, 1]]
+        wait_for(lambda: last_clocks() == {("reset", 0)}, "default clocks")
+        job.trains_on(20)
+        assert last_clocks() == {("reset", 0)}, "and they stay so"
+        assert pfo_fs("on", "--all", "--wait", "--json", "-d", job.shared_dir).returncode == 0
+        wait_for(lambda: all(log[-1]["mhz"] == 900 or log[-2]["mhz"] == 900 for log in job.clock_logs().values()))
+        shutil.rmtree(job.shared_dir, ignore_errors=True)
+        shutil.rmtree(job.shared_dir, ignore_errors=True)  # what was written meanwhile
+        steps = max(line["step"] for line in job.having("step"))
+        wait_for(lambda: last_clocks() == {("reset", 0)} and job.of(step=steps + 200), "default clocks that stay")
+        assert job.finish() == 0
+
+
+@pytest.mark.slow
+def test_the_power_of_a_waiting_gpu_is_measured_between_two_processes(tmp_path: Path, processes: Processes) -> None:
+    simulated = environment(PFO_FS_GPU="simulated", PFO_FS_SIM_DIR=str(tmp_path / "sim"))
+    words = ("-m", "pfo_fs", "profile-p2p", "--seconds", "1", "--json")
+    command = processes.python(*words, env=simulated, stderr=subprocess.DEVNULL)
+    output, _ = command.communicate()
+    assert command.returncode == 0, output
+    found = json.loads(output)
+    assert found["rows"][0]["clock_mhz"] == 0
+    assert found["rows"][0]["power_w"] > 0

@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
 
-import psutil
 import pytest
 from jobs import index_of
-from running import HANGS_AFTER_S, Processes, wait_for
+from running import HANGS_AFTER_S, Processes, environment, wait_for
+from training_job import StartJob
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_pipeline.py"
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts the example on two ranks."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(**environment: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(EXAMPLE)]
-        command += ["--shared-dir", str(tmp_path / "pfo"), "--iterations", "100000"]
-        command += ["--stop-file", str(tmp_path / "stop")]
-        environment = {
-            **os.environ,
-            "PFO_FS_GPU": "simulated",
-            "PFO_FS_SIM_TIME_SCALE": "8",
-            "PFO_FS_SIM_DIR": str(tmp_path / "sim"),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        }
-        with (tmp_path / "training.log").open("wb") as log:
-            started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            torchrun = psutil.Process(process.pid)
-            for each in (torchrun, *torchrun.children(recursive=True)):  # ranks have sessions of their own
-                each.kill()
-        process.wait(HANGS_AFTER_S)
 
 
 def converged(folder: JobFolder) -> bool:
@@ -68,28 +34,25 @@ def mean_clock_mhz(folder: JobFolder, number: int) -> float:
     return fmean(mhz for schedule in schedules if schedule is not None for _, mhz in schedule.frequencies)
 
 
-PARETO = {
-    "PFO_FS_SCHEDULER": "ParetoScheduler",
-    "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5}),
-}
+PARETO = {"PFO_FS_SCHEDULER": "ParetoScheduler", "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5})}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("coordination", ["daemon", "local"])
 def test_a_job_is_profiled_planned_for_and_checked_by_itself(
-    coordination: str, train: Callable[..., subprocess.Popen[bytes]], processes: Processes, tmp_path: Path
+    coordination: str, start_job: StartJob, processes: Processes, tmp_path: Path
 ) -> None:
-    shared = SharedDirectory(Files(tmp_path / "pfo", create=True))
+    root = tmp_path / "pfo"
+    shared = SharedDirectory(Files(root, create=True))
     if coordination == "daemon":
-        processes.daemon(tmp_path / "pfo", env={**os.environ, **PARETO})
-        wait_for(shared.read_daemon, "the daemon")
-    process = train(**PARETO)
-    (job_id,) = wait_for(lambda: shared.job_ids(), "the job")
+        processes.leader(root, env=environment(**PARETO))
+    program = [str(EXAMPLE), "--shared-dir", str(root), "--iterations", "100000", "--stop-file", str(tmp_path / "stop")]
+    job = start_job(2, {}, torchrun=True, program=program, PFO_FS_SIM_TIME_SCALE="8", **PARETO)
+    (job_id,) = wait_for(shared.job_ids, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, "job.json")
     wait_for(lambda: converged(folder), "a plan that was measured and stays", within_s=3 * HANGS_AFTER_S)
-    (tmp_path / "stop").touch()
-    assert process.wait(HANGS_AFTER_S) == 0
+    assert job.finish() == 0
     model = folder.read(bodies.ModelBody)
     assert model is not None
     # Found in the training itself. How well (83.64 W), and what the plans save, is tested in virtual time: on a busy

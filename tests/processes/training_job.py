@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Host
-from running import HANGS_AFTER_S, wait_for
+from running import HANGS_AFTER_S, environment, wait_for
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
@@ -31,6 +31,7 @@ class Job:
         given: What `rank_program.py` is given.
         torchrun: Start the ranks with torchrun. By themselves they start in half the time.
         hosts: The host of each rank; None: this one.
+        program: Another program than `rank_program.py`, and its arguments.
         environment: More variables.
     """
 
@@ -42,7 +43,8 @@ class Job:
         *,
         torchrun: bool = False,
         hosts: Sequence[Host] | None = None,
-        **environment: str,
+        program: Sequence[str] = (),
+        **more: str,
     ) -> None:
         if hosts:
             given["shared_dir"] = str(hosts[0].mount / "pfo")
@@ -54,15 +56,8 @@ class Job:
         self.ranks = ranks
         self.lines: list[dict[str, Any]] = []
         self.log: list[str] = []
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE.parents[1]}",
-            "PFO_FS_GPU": "simulated",
-            "PFO_FS_SIM_DIR": str(self.sim_dir),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        }
-        program = [str(HERE / "rank_program.py"), json.dumps(given)]
+        self._environment = environment(**{"PFO_FS_GPU": "simulated", "PFO_FS_SIM_DIR": str(self.sim_dir), **more})
+        program = [*program] or [str(HERE / "rank_program.py"), json.dumps(given)]
         if hosts:
             world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29555"}
             self.processes = [self._start_on(host, given, rank, world) for rank, host in enumerate(hosts)]
@@ -84,13 +79,12 @@ class Job:
 
     def _start_on(self, host: Host, given: dict[str, Any], rank: int, world: dict[str, str]) -> subprocess.Popen[str]:
         program = [str(HERE / "rank_program.py"), json.dumps({**given, "shared_dir": str(host.mount / "pfo")})]
-        environment = {**world, **host.environment, "RANK": str(rank), "LOCAL_RANK": "0"}
-        return self._start(program, host.prefix, **environment)
+        return self._start(program, host.prefix, **world, **host.environment, RANK=str(rank), LOCAL_RANK="0")
 
-    def _start(self, command: list[str], prefix: Sequence[str] = (), **environment: str) -> subprocess.Popen[str]:
+    def _start(self, command: list[str], prefix: Sequence[str] = (), **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*prefix, sys.executable, *command],
-            env={**self._environment, **environment},
+            env={**self._environment, **more},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -24,7 +24,6 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     for window, following in zip(data.windows, data.windows[1:], strict=False):
         assert window.end_step == following.index.start_step
     measured = data.windows[1].measured
-    assert measured is not None
     assert measured.ranks == 8
     turns = data.windows[1].index.turns
     (all_follow,) = {
@@ -32,9 +31,7 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     }
     assert measured.iterations == all_follow
     first = data.windows[0].measured
-    assert first is not None
     without = data.windows[1].without
-    assert without is not None
     assert first.span_s == pytest.approx(without.span_s, rel=0.002)
     assert data.unreadable == []
 
@@ -46,7 +43,6 @@ def test_a_rank_without_an_order_of_its_own_runs_what_another_of_its_stage_runs(
 
 def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
     results = played.read_results(1, 0)
-    assert results is not None
     folder = played.files.root / played.path / "prof" / "1"
     (folder / "0.json").unlink()
     for of_one_host in ([one for one in results if one.result.rank != 5], [results[5]]):
@@ -56,7 +52,6 @@ def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
     data = collect_job(played)
     assert any("prof/1/5.json" in text for text in data.unreadable)
     measured = data.windows[1].measured
-    assert measured is not None
     assert measured.ranks == 7
     assert measured.energy_j is None
 

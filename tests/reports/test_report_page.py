@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from commands import pfo_fs
 from jobs import make_job, one_f_one_b, rank_infos, register, results_by_rank, write_results, write_step
 
 from pfo_fs.loads_known import LastLoadStep, LoadsKnown
@@ -46,14 +47,10 @@ def page(data: JobData) -> str:
 
 
 def test_the_headline_says_what_the_coordinator_says(page: str, data: JobData) -> None:
-    assert data.current is not None
     said = re.search(r"saves ([\d.]+) ± ([\d.]+) %", data.current.status_text)
-    assert said is not None
     headline = Reader(page).text["headline"]
     shown = re.search(r"−([\d.]+) %", headline)
-    assert shown is not None
     assert float(shown[1]) == pytest.approx(float(said[1]), abs=float(said[2]))
-    assert data.in_force is not None
     since = data.in_force.index.start_step
     assert f"Schedule {data.current.number} since step {since}" in headline
 
@@ -122,7 +119,6 @@ def renamed_json(result: ProfilingResult, name: str) -> str:
 @pytest.mark.slow
 def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     data = collect_job(played)
-    assert data.current is not None
     assert data.model is not None
     name = "<img onerror=a>"
     info = data.job.job_info.model_copy(update={"job_metadata": HOSTILE})
@@ -215,7 +211,6 @@ def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0])
 def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: float) -> None:
     data = collect_job(played)
-    assert data.model is not None
     model = data.model.model_copy(update={"delay_s": figure})
     newest, start_step = [(window.number, window.index.start_step) for window in data.windows if window.measured][-1]
     body = results_by_rank(played, newest)[0]
@@ -234,3 +229,19 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]
     assert f"{newest}{start_step}" in text["schedules"]
+
+
+# ---- `pfo-fs report` and `pfo-fs trace`, as people use them
+
+
+def test_an_archived_job_is_found_by_a_part_of_its_id_and_as_the_latest(played: JobFolder, tmp_path: Path) -> None:
+    SharedDirectory(played.files).archive(played.job_id)
+    for job in ("ParetoScheduler", "latest"):
+        done = pfo_fs("trace", job, "-d", played.files.root, "-o", tmp_path / "trace.csv", "--json", code=0)
+        assert done.answer["pipelines"] == 2
+
+
+def test_a_job_is_found_by_the_path_of_its_folder(played_once: Path, tmp_path: Path) -> None:
+    (folder,) = (played_once / "jobs").iterdir()
+    done = pfo_fs("trace", folder, "-o", tmp_path / "trace.csv", code=0)
+    assert "instructions of 2 pipelines" in done.stdout

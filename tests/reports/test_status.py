@@ -8,15 +8,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from commands import pfo_fs
 from record_corpus import ESCAPES, load, make_directory, places, plant, sign
 from rich.console import Console
-from typer.testing import CliRunner
 
-from pfo_fs.cli import app
 from pfo_fs.cli.terminal import PlainFormatter, say
 from pfo_fs.errors import plain_text
 from pfo_fs.reports.status import DirectoryStatus, collect_status, render
-from pfo_fs.store import bodies
+from pfo_fs.store import JobFolder, bodies
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -26,6 +25,12 @@ def screen(state: DirectoryStatus, *, verbose: bool = False, width: int = 100) -
     console.print(render(state, verbose))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
+
+
+def tell(folder: JobFolder, *ranks: dict[str, object]) -> None:
+    """Has ranks report."""
+    told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
+    folder.write(bodies.ProgressBody(ranks=told))
 
 
 def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
@@ -80,8 +85,7 @@ BUSY = {"switching": {"mode": "device", "ahead_s": 0.5, "call_s": 0.004}}
 )
 def test_what_ranks_report_is_shown(tmp_path: Path, ranks: list[dict[str, object]], said: str | None) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
-    told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
-    folder.write(bodies.ProgressBody(ranks=told))
+    tell(folder, *ranks)
     text = " ".join(screen(collect_status(shared), verbose=True).split())
     assert said in text if said else "clocks s" not in text
 
@@ -101,11 +105,9 @@ def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: P
     source = bodies.Source(kind="scheduler", index=1)
     folder.write(bodies.CurrentBody(generation=1, number=1, start_step=0, state="running", source=source))
     body = folder.read_job()
-    assert body is not None
     size = body.job_info.world_size
     clocks = [900 + 100 * (rank % 2) for rank in range(size)]
-    told = [bodies.RankProgress(rank=n, step=99, iter_energy=36.0, clock_mhz=mhz) for n, mhz in enumerate(clocks)]
-    folder.write(bodies.ProgressBody(ranks=told))
+    tell(folder, *({"step": 99, "iter_energy": 36.0, "clock_mhz": mhz} for mhz in clocks))
     row = cells(collect_status(shared))
     assert row["job"] == folder.job_id
     assert (row["state"], row["saved"], row["slower"]) == ("running", "8.6 ± 0.4 %", "0.01 ± 0.02 %")
@@ -121,8 +123,7 @@ def test_clocks_that_pfo_fs_does_not_set_are_no_figure(
     tmp_path: Path, ranks: list[dict[str, object]], said: str
 ) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
-    told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
-    folder.write(bodies.ProgressBody(ranks=told))
+    tell(folder, *ranks)
     assert cells(collect_status(shared))["clocks now"] == said
 
 
@@ -158,10 +159,9 @@ def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, k
     for key in keys:
         document["body"][key] = "@@changed@@"
     plant(tmp_path / "pfo", place, sign(document, ESCAPES))
-    done = CliRunner().invoke(app, ["status", str(tmp_path / "pfo")])
-    assert done.exit_code == 0, done.exception
-    assert not CONTROL.search(done.output)
-    assert not any(line.startswith("FORGED") for line in done.output.splitlines())
+    done = pfo_fs("status", tmp_path / "pfo", code=0)
+    assert not CONTROL.search(done.stdout)
+    assert not any(line.startswith("FORGED") for line in done.stdout.splitlines())
 
 
 def test_a_message_that_is_plain_stays_as_it_is_and_any_other_is_shown_on_one_line() -> None:

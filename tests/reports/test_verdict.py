@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,6 @@ PLAN = {"energy_saved": 0.1, "energy_saved_error": 0.001, "more_time": 0.0001, "
 
 def with_plan(data: JobData, **figures: float) -> JobData:
     """The job, as if this were measured of its plan in force."""
-    assert data.model is not None
     return replace(data, model=data.model.model_copy(update={**PLAN, "off_target": 0.0, **figures}))
 
 
@@ -52,7 +50,6 @@ def test_the_verdict_says_what_is_saved_and_what_it_costs(data: JobData, figures
 
 def test_the_verdict_says_what_to_do_next(data: JobData) -> None:
     job = with_plan(data)
-    assert job.current is not None
     for settled, said in ((True, "there is nothing to do"), (False, "look again in some minutes")):
         assert said in sentence(replace(job, current=job.current.model_copy(update={"converged": settled})))
     assert sentence(replace(job, end=bodies.EndBody(reason="finished"))).endswith("The job has ended.")
@@ -81,7 +78,6 @@ def by_hand(played: JobFolder, slower: float) -> JobData:
     source = bodies.Source(kind="yaml", sha256="0" * 64)
     schedules = list(next(w for w in data.windows if w.schedules).schedules.values())
     played.write_schedule(number, 1, data.last_step + 1, source, schedules, data.infos)
-    assert first.measured is not None
     results = []
     for info in data.infos:
         span_s = first.measured.span_s * (1 + slower)
@@ -113,7 +109,6 @@ def test_a_schedule_by_hand_over_clocks_from_loads_is_judged_by_what_loads_expec
     assert "because of schedule.yaml" in verdict_of(told).harm
     assert "from loads" not in str(headline_section(told, savings_of(told))["title"])
     total = total_of(told, savings_of(told))
-    assert total is not None
     assert not total.compared, "what is by hand was not measured by loads"
 
 
@@ -122,7 +117,7 @@ def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolde
     truth, kinds = ModelTruth(A100, 4), [(stage, name) for stage in range(4) for name in ("forward", "backward")]
     times = [[truth.measurement(*kind, mhz).time_s for kind in kinds] for mhz in (900, 1410)]
     done = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root, "--json")
-    assert json.loads(done.stdout)["slower"] == pytest.approx(sum(times[0]) / sum(times[1]) - 1, rel=0.15)
+    assert done.answer["slower"] == pytest.approx(sum(times[0]) / sum(times[1]) - 1, rel=0.15)
     said = pfo_fs("schedule", "check", "latest", tmp_path / "low.yaml", "-d", played.files.root)
     assert (said.returncode, "% longer than at max clocks" in said.stderr) == (0, True)
 
@@ -130,8 +125,6 @@ def test_a_checked_schedule_says_by_how_much_it_would_be_slower(played: JobFolde
 def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:
     job = with_plan(data, more_time=0.2, off_target=0.0)
     late = with_plan(data, more_time=0.2, off_target=0.2)
-    assert job.current is not None
-    assert job.current.source is not None
     inputs = PlanInputs(straggler=Straggler(slowdown=1.2))
     source = job.current.source.model_copy(update={"plan_inputs": inputs})
     waits = replace(late, current=job.current.model_copy(update={"source": source}))

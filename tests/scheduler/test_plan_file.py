@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from pfo_fs.scheduler import (
     parse_plan,
     read_plan,
 )
-from pfo_fs.scheduler.plan_file import read_bounded
+from pfo_fs.scheduler.plan_file import MAX_PLAN_BYTES
 from pfo_fs.settings import PFOSettings
 
 
@@ -114,23 +113,6 @@ def test_a_wrong_shape_or_size_is_named_with_stage_and_position(text: str | byte
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("large.py", "larger than 100 bytes"),
-        ("no.py", r"no\.py: cannot be read: No such file"),
-        ("pipe.py", "is not a regular file"),
-        ("/dev/zero", "is not a regular file"),
-        ("a\0b.py", "cannot be read"),
-    ],
-)
-def test_what_is_no_readable_file_of_bounded_size_is_refused(tmp_path: Path, path: str, message: str) -> None:
-    (tmp_path / "large.py").write_bytes(b" " * 101)
-    os.mkfifo(tmp_path / "pipe.py")
-    with pytest.raises(PlanError, match=message):
-        read_bounded(tmp_path / path, 100)
-
-
-@pytest.mark.parametrize(
     ("ranks", "name", "message"), [((2, 0), "f", r"without gaps; these are for \[0, 2\]"), ((0,), "a'b", "cannot name")]
 )
 def test_what_the_format_cannot_express_is_not_written(ranks: tuple[int, ...], name: str, message: str) -> None:
@@ -201,6 +183,7 @@ def test_real_plans_run_on_a_3d_job(shared_data: Path, name: str) -> None:
         (PointSolution3D, "freqs_pipeline_00704.py", {"pp": 3, "dp": 2},
          r"for 2 ranks, but the job has 3 ranks in 3 stages$"),
         (PointSolution, "none.py", {"pp": 2}, r"none\.py: cannot be read"),
+        (PointSolution, "large.py", {"pp": 2}, r"large\.py: is larger than 16,777,216 bytes"),
         (PointSolution, "plan.csv", {"pp": 2}, r"plan\.csv: a plan file ends in \.py \(lowtime\) or \.yaml"),
         (PointSolution, "number.yaml", {"pp": 2}, r"must list the instructions one by one.* line 2"),
         (PointSolution, "typo.yaml", {"pp": 2}, r"typo\.yaml: line 2: unknown key 'stagse'; did you mean 'stages'\?"),
@@ -211,6 +194,7 @@ def test_a_plan_that_cannot_run_is_refused_when_the_scheduler_is_made(
 ) -> None:
     (plan.parent / "number.yaml").write_text("# a number needs to know the instructions\nall: 1200\n")
     (plan.parent / "typo.yaml").write_text("\nstagse:\n  0: 3\n")
+    (plan.parent / "large.py").write_bytes(b" " * (MAX_PLAN_BYTES + 1))
     with pytest.raises(PlanError, match=message) as caught:
         run(cls, plan.parent / name, **degrees)
     assert caught.value.line == (2 if name.endswith("yaml") else None)

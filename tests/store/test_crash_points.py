@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import rank_infos
+from jobs import daemon_body, leader_body, rank_body, rank_infos, result_body
 from replaced_calls import Watched
 
 from pfo_fs.errors import StoreError
-from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult
+from pfo_fs.models import FrequencySchedule, JobInfo
 from pfo_fs.store import Files, JobFolder, RecordFolder, SharedDirectory, bodies, layout
 from pfo_fs.store.directory import Leaders
 
@@ -137,24 +137,6 @@ def stale(files: Files, *places: str) -> None:
         os.utime(box, LONG_AGO)
 
 
-def rank_body(nonce: str, rank: int = 0) -> bodies.RankBody:
-    return bodies.RankBody(rank_info=INFOS[rank], nonce=nonce)
-
-
-def leader(nonce: str) -> bodies.LeaderBody:
-    return bodies.LeaderBody(generation=1, nonce=nonce, host="h", pid=1)
-
-
-def daemon(counter: int) -> bodies.DaemonBody:
-    return bodies.DaemonBody(
-        generation=1, counter=counter, host="h", pid=1, version="1", scheduler="S", interval_s=1.0, stopped=False
-    )
-
-
-def result(time_s: float, rank: int = 0) -> bodies.ResultBody:
-    return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
-
-
 def current(number: int) -> bodies.CurrentBody:
     return bodies.CurrentBody(generation=1, number=number, state="running")
 
@@ -193,32 +175,30 @@ OPERATIONS: dict[str, Operation] = {
         lambda at: (make(at), stale(at.files, "", "leaders", "jobs")),
     ),
     "JobFolder.write of the daemon": Operation(
-        lambda at: at.shared.write(daemon(2)), lambda at: at.shared.write(daemon(1))
+        lambda at: at.shared.write(daemon_body(2)), lambda at: at.shared.write(daemon_body(1))
     ),
     "Leaders.claim": Operation(
-        lambda at: at.shared.leaders.claim(leader("first")),
+        lambda at: at.shared.leaders.claim(leader_body(nonce="first")),
         lambda at: at.shared.make_folders(),
-        lambda at: at.shared.leaders.claim(leader("rival")),
+        lambda at: at.shared.leaders.claim(leader_body(nonce="rival")),
     ),
     "JobFolder.claim_coordinator": Operation(
         lambda at: at.job.claim_coordinator(Claim(kind="daemon", nonce="first")),
         rival=lambda at: at.job.claim_coordinator(Claim(kind="local", nonce="rival")).nonce == "rival",
     ),
     "JobFolder.register_ranks": Operation(
-        lambda at: at.job.register_ranks([rank_body("first")]),
-        rival=lambda at: not at.job.register_ranks([rank_body("rival")]),
+        lambda at: at.job.register_ranks([rank_body(nonce="first")]),
+        rival=lambda at: not at.job.register_ranks([rank_body(nonce="rival")]),
     ),
-    "JobFolder.register_ranks of two": Operation(
-        lambda at: at.job.register_ranks([rank_body("a", 0), rank_body("b", 1)])
-    ),
+    "JobFolder.register_ranks of two": Operation(lambda at: at.job.register_ranks([rank_body(0), rank_body(1)])),
     "JobFolder.write replaced": Operation(lambda at: at.job.write(current(1)), lambda at: at.job.write(current(0))),
     "JobFolder.write once": Operation(lambda at: at.job.write(bodies.EndBody(reason="finished"))),
     "JobFolder.write_file": Operation(
         lambda at: at.job.write_file(layout.YAML, b"all: 1200\n"),
         lambda at: at.job.write_file(layout.YAML, b"all: 900\n"),
     ),
-    "JobFolder.write_results": Operation(lambda at: at.job.write_results(0, [result(1.0)])),
-    "JobFolder.write_results of two": Operation(lambda at: at.job.write_results(0, [result(1.0), result(1.0, 1)])),
+    "JobFolder.write_results": Operation(lambda at: at.job.write_results(0, [result_body()])),
+    "JobFolder.write_results of two": Operation(lambda at: at.job.write_results(0, [result_body(0), result_body(1)])),
     "JobFolder.remove_file": Operation(
         lambda at: at.job.remove_file(layout.YAML), lambda at: at.job.write_file(layout.YAML, b"all: 900\n")
     ),
@@ -239,10 +219,10 @@ ONLY_READ = set(
     Files.changed_s JobFolder.last_sign_s
     Files.read Files.names Files.all_names Files.names_if_there Files.foreign_owner Files.parent Files.check_path
     SharedDirectory.open SharedDirectory.directory_id SharedDirectory.check_same SharedDirectory.job_ids
-    SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job SharedDirectory.read_site
+    SharedDirectory.newest_job_ids SharedDirectory.archived_job_ids SharedDirectory.job
     SharedDirectory.read_daemon Leaders.poll
     JobFolder.encoded JobFolder.below JobFolder.path_of JobFolder.numbers JobFolder.read_file
-    JobFolder.each_rank JobFolder.foreign_owner JobFolder.read_ranks JobFolder.read_rank JobFolder.read_results
+    JobFolder.each_rank JobFolder.read_ranks JobFolder.read_rank JobFolder.read_results
     JobFolder.names JobFolder.read JobFolder.read_job JobFolder.schedule_numbers JobFolder.read_schedule
     JobFolder.read_schedules
     """.split()

@@ -10,21 +10,17 @@ from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
-from jobs import index_of, make_job, rank_infos, results_by_rank
+from jobs import index_of, make_job, rank_body, rank_infos, result_body, results_by_rank
 from replaced_calls import Calls, refuses
 
 from pfo_fs.errors import RecordError
-from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
+from pfo_fs.models import FrequencySchedule, RankInfo
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 from pfo_fs.turns import Term
 
 
 def ranks(count: int, nonce: str = "n") -> list[bodies.RankBody]:
-    return [bodies.RankBody(rank_info=info, nonce=f"{nonce}{info.rank}", host="node1") for info in rank_infos(count)]
-
-
-def result(rank: int, time_s: float = 1.0) -> bodies.ResultBody:
-    return bodies.ResultBody(result=ProfilingResult(rank=rank, iter_time=[time_s], iter_energy=[1.0]))
+    return [rank_body(rank, f"{nonce}{rank}") for rank in range(count)]
 
 
 def test_ranks_that_register_together_are_one_file_and_each_counts_only_once_it_has_a_name(tmp_path: Path) -> None:
@@ -81,17 +77,17 @@ def test_a_ranks_lock_is_held_while_its_file_is_written_whatever_ranks_register_
 
 def test_results_of_a_host_are_one_file_and_a_second_writer_adds_only_what_is_missing(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 4)
-    folder.write_results(0, [result(2), result(1)])
-    folder.write_results(0, [result(1, 9.0), result(2, 9.0), result(3, 9.0)])  # a helper that replaces a dead one
+    folder.write_results(0, [result_body(2), result_body(1)])
+    folder.write_results(0, [result_body(rank, 9.0) for rank in (1, 2, 3)])  # a helper that replaces a dead one
     assert folder.numbers(bodies.ResultsBody, number=0) == [1, 3]
     found = results_by_rank(folder, 0)
-    assert {rank: body.result.iter_time for rank, body in found.items()} == {1: [1.0], 2: [1.0], 3: [9.0]}
+    assert {rank: body.result.iter_time for rank, body in found.items()} == {1: [1.0] * 2, 2: [1.0] * 2, 3: [9.0] * 2}
 
 
 def test_results_too_large_for_one_file_become_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_job(tmp_path, 4)
     monkeypatch.setattr("pfo_fs.store.layout.PLAN_LIMIT", 800)
-    folder.write_results(0, [result(rank) for rank in range(16)])
+    folder.write_results(0, [result_body(rank) for rank in range(16)])
     assert len(folder.numbers(bodies.ResultsBody, number=0)) > 1
     assert list(results_by_rank(folder, 0)) == list(range(16))
 

@@ -1,21 +1,19 @@
-"""Locks where locks work, and where their calls never return."""
+"""What is optional: locks where they work, and where their calls never return; events that shorten a wait."""
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
-from pfo_fs.store import Files, locks
-
-Wait = Callable[..., Any]
+from pfo_fs.store import Files, Watcher, locks
 
 
 @pytest.fixture
@@ -61,7 +59,7 @@ def test_a_lock_is_held_by_one_until_it_is_released_and_leaves_no_descriptors(fi
 
 
 def test_a_lock_that_never_answers_is_given_up_and_no_other_is_waited_for_until_it_does(
-    files: Files, hanging: threading.Event, wait_for: Wait
+    files: Files, hanging: threading.Event
 ) -> None:
     assert not held(files)
     threads = threading.active_count()
@@ -107,3 +105,48 @@ def test_what_is_no_plain_file_is_no_lock_and_none_is_made_outside(files: Files,
     for path in ("ranks/.0.lock", "fifo", "folder"):
         assert not held(files, path)
     assert not list(outside.iterdir())
+
+
+# ---- waiting for changes
+
+
+@pytest.fixture
+def watcher(files: Files, tmp_path: Path) -> Iterator[Watcher]:
+    """One that uses events, in a directory with the folder of a job, and has seen all that was there before."""
+    for folder in ("jobs", "jobs/a"):
+        files.make_folder(folder)
+    watcher = Watcher(tmp_path, "jobs", "events")
+    watcher.start()
+    watcher.wait(0.2)
+    yield watcher
+    watcher.stop()
+
+
+def test_events_shorten_the_wait_on_a_local_file_system(files: Files, watcher: Watcher) -> None:
+    made = itertools.count()
+    wait_for(lambda: files.make_folder(f"jobs/{next(made)}") and watcher.wait(0.5), "an event")
+
+
+def test_what_lies_deeper_and_our_own_reads_make_no_events(files: Files, watcher: Watcher) -> None:
+    for _ in range(20):
+        files.read("jobs/x", 10)
+        files.names("jobs")
+    files.publish("jobs/a/x.json", b"1")
+    assert not watcher.wait(0.2)
+
+
+@pytest.mark.parametrize(("folder", "mode"), [("jobs", "poll"), ("not-there", "events")])
+def test_without_events_asked_for_or_to_be_had_there_is_polling(
+    files: Files, tmp_path: Path, folder: str, mode: str
+) -> None:
+    files.make_folder("jobs")
+    watcher = Watcher(tmp_path, folder, mode)
+    watcher.start()
+    files.make_folder("jobs/b")
+    assert not watcher.wait(0.1)
+
+
+def test_a_wait_ends_at_a_wake_and_names_nothing(tmp_path: Path) -> None:
+    watcher = Watcher(tmp_path, "jobs", "poll")
+    watcher.wake()
+    assert not watcher.wait(1e6)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from gluster_volume import Gluster
-from jobs import rank_infos
+from jobs import rank_body
+from running import wait_for
 
 from pfo_fs.errors import NotShared, StoreUnavailable
 from pfo_fs.helper import operations
 from pfo_fs.helper.operations import DirectoryOperations, RegisterRanks
 from pfo_fs.store import Files
-from pfo_fs.store.bodies import RankBody
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("store", "helper", "coordination")
@@ -38,8 +38,7 @@ def test_a_lost_connection_is_not_taken_for_a_directory_that_is_not_mounted(
     def lost(path: object) -> None:
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
-    (info,) = rank_infos(1)
-    joins = RegisterRanks((RankBody(rank_info=info, nonce="n"),), "job", "attempt", "", again=False)
+    joins = RegisterRanks((rank_body(),), "job", "attempt", "", again=False)
     with pytest.raises(NotShared):
         own.execute(joins)
     monkeypatch.setattr(operations.os, "stat", lost)
@@ -48,7 +47,7 @@ def test_a_lost_connection_is_not_taken_for_a_directory_that_is_not_mounted(
 
 
 @pytest.mark.gluster
-def test_every_way_to_save_a_file_is_seen_on_another_mount(gluster: Gluster, wait_for: object) -> None:
+def test_every_way_to_save_a_file_is_seen_on_another_mount(gluster: Gluster) -> None:
     here, there = (mount / "pfo" for mount in gluster.mounts)
     here.mkdir(mode=0o700)
     yaml, files = here / "schedule.yaml", Files(there)
@@ -64,4 +63,4 @@ def test_every_way_to_save_a_file_is_seen_on_another_mount(gluster: Gluster, wai
     yaml.write_bytes(b"clock: 1200")
     for number, save in enumerate((in_place, yaml.write_bytes, by_rename, in_place)):
         save(b"clock: 13%02d" % number)
-        wait_for(lambda n=number: files.read("schedule.yaml", 100) == b"clock: 13%02d" % n)  # type: ignore[operator]
+        wait_for(lambda n=number: files.read("schedule.yaml", 100) == b"clock: 13%02d" % n)

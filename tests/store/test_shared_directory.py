@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import make_job, rank_infos
+from jobs import leader_body, make_job, rank_body
 
 from pfo_fs.errors import NotShared, RecordError, StoreUnavailable
-from pfo_fs.store import Files, SharedDirectory, bodies, mount_of
+from pfo_fs.store import Files, SharedDirectory, mount_of
 from pfo_fs.store.file_systems import SystemCalls
 from pfo_fs.store.locks import courtesy_lock
 from pfo_fs.store.records import Header, encode
@@ -48,9 +48,8 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
     """As on a mount where locks are silently void: the claim still has one owner."""
     monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
     folder = make_job(tmp_path, 1)
-    body = bodies.RankBody(rank_info=rank_infos(1)[0], nonce="first")
-    assert folder.register_ranks([body]) == {}
-    assert list(folder.register_ranks([body.model_copy(update={"nonce": "second"})])) == [0]
+    assert folder.register_ranks([rank_body(0, "first")]) == {}
+    assert list(folder.register_ranks([rank_body(0, "second")])) == [0]
 
 
 @pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
@@ -144,13 +143,9 @@ def shared(tmp_path: Path) -> SharedDirectory:
     return SharedDirectory.open(tmp_path / "pfo", create=True)
 
 
-def leader(generation: int) -> bodies.LeaderBody:
-    return bodies.LeaderBody(generation=generation, nonce="n", host="login1", pid=1)
-
-
 def take_over(shared: SharedDirectory) -> int:
     generation = shared.leaders.poll()[1]
-    assert shared.leaders.claim(leader(generation))
+    assert shared.leaders.claim(leader_body(generation))
     return generation
 
 
@@ -164,7 +159,7 @@ def plant(shared: SharedDirectory, name: str, data: bytes = b"") -> None:
 
 
 def record(generation: int) -> bytes:
-    return encode(Header("leader", "", "w"), leader(generation))
+    return encode(Header("leader", "", "w"), leader_body(generation))
 
 
 @pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])

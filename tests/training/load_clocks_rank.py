@@ -14,7 +14,6 @@ Leaves one JSON object in SHARED_DIR.RANK.json.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import signal
@@ -26,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from logged import warnings_of
 from torch.nn.parallel import DistributedDataParallel
 
 from pfo_fs import LoadClocks
@@ -34,23 +34,13 @@ WORK = 1.5
 """A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU."""
 
 
-class Keep(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 def loads_of(step: int, rank: int, count: int) -> list[float]:
     drawn = random.Random(f"{step} {rank}")
     return [drawn.uniform(0.4, 1.6) for _ in range(count)]
 
 
 def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
-    kept = Keep()
-    logging.getLogger("pfo_fs").addHandler(kept)
+    warnings = warnings_of()
     os.environ["PFO_FS_GPU"] = f"simulated:g{rank}"  # that of its earlier attempts
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -105,7 +95,7 @@ def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
     result = {
         "weights": [parameter.tolist() for parameter in model.parameters()],
         "times_s": times_s,
-        "warnings": kept.messages,
+        "warnings": warnings,
         "status": clocks.status_text if clocks is not None else "",
         "metrics": clocks.metrics() if clocks is not None else {},
     }

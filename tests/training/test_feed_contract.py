@@ -14,6 +14,7 @@ from fake_helper import FakeClient
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from schedule_rank import Rank as ScheduleRank
 
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.link import HelperLink
@@ -77,7 +78,7 @@ class Rank:
 
 
 class FeedContract(RuleBasedStateMachine):
-    """The promises, and the faults that both feeds have in common."""
+    """The promises, and the faults that both feeds have in common, where each rank hears from its host's helper."""
 
     @initialize()
     def begin(self) -> None:
@@ -96,15 +97,16 @@ class FeedContract(RuleBasedStateMachine):
         return self.now_s
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
-        raise NotImplementedError
+        return ScheduleFeed(rank.number, rank.switcher, monotonic=self.now)
 
     def readers(self) -> list[int]:
         """The ranks whose helper sends them schedules."""
-        raise NotImplementedError
+        return list(range(RANKS))
 
     def has_heard_what_is_due(self, rank: int) -> bool:
         """Whether this rank can know what it should run."""
-        raise NotImplementedError
+        due = [schedule.number for schedule in self.published if schedule.start_step <= self.step]
+        return not due or max(due) in self.ranks[rank].heard
 
     # ---- what happens
 
@@ -209,16 +211,6 @@ class FeedContract(RuleBasedStateMachine):
 class HelperFeedMachine(FeedContract):
     """Each rank hears from the helper of its host."""
 
-    def make_feed(self, rank: Rank) -> ScheduleFeed:
-        return ScheduleFeed(rank.number, rank.switcher, monotonic=self.now)
-
-    def readers(self) -> list[int]:
-        return list(range(RANKS))
-
-    def has_heard_what_is_due(self, rank: int) -> bool:
-        due = [schedule.number for schedule in self.published if schedule.start_step <= self.step]
-        return not due or max(due) in self.ranks[rank].heard
-
     @invariant()
     def a_rank_that_knows_of_a_schedule_it_missed_is_at_default_clocks_until_the_next(self) -> None:
         for rank in self.ranks:
@@ -315,41 +307,22 @@ TestBroadcastFeed.settings = CONTRACT
 # ---- single promises, over both feeds
 
 
-class Follower:
-    """A switcher, and what its rank runs: the number of a schedule, or None for default clocks."""
-
-    def __init__(self) -> None:
-        self.runs: int | None = None
-        self.said: list[str] = []
-        self.switcher = ScheduleSwitcher(self._set, self.said.append)
-
-    def _set(self, schedule: NewSchedule | None) -> None:
-        self.runs = None if schedule is None else schedule.number
-
-    def helper_feed(self, **options: Any) -> ScheduleFeed:
-        return ScheduleFeed(0, self.switcher, **options)
-
-    def broadcast_feed(self, rank: int = 0, medium: Medium | None = None, **options: Any) -> BroadcastFeed:
-        broadcaster: Any = FakeBroadcaster(rank, medium or Medium())
-        return BroadcastFeed(rank, self.switcher, broadcaster, WarnOnce(), **options)
-
-    def step(self, feed: ScheduleFeed, step: int, *messages: ToTraining) -> int | None:
-        feed.step_begin(step, 0.1, messages)
-        self.switcher.step_begin(step)
-        return self.runs
+def broadcast_feed(of: ScheduleRank, rank: int, medium: Medium, **options: Any) -> BroadcastFeed:
+    broadcaster: Any = FakeBroadcaster(rank, medium)
+    return BroadcastFeed(rank, of.switcher, broadcaster, WarnOnce(), **options)
 
 
-@pytest.fixture
-def follower() -> Follower:
-    return Follower()
+def step_of(rank: ScheduleRank, feed: ScheduleFeed, step: int, *messages: ToTraining) -> int | None:
+    """Begins a step in which messages come; returns the schedule that the rank follows."""
+    feed.step_begin(step, 0.1, messages)
+    rank.switcher.step_begin(step)
+    return rank.runs
 
 
 def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_step_and_back() -> None:
     medium, now_s = Medium(), [100.0]
-    followers = [Follower(), Follower()]
-    feeds = [
-        follower.broadcast_feed(rank, medium, monotonic=lambda: now_s[0]) for rank, follower in enumerate(followers)
-    ]
+    ranks = [ScheduleRank(), ScheduleRank()]
+    feeds = [broadcast_feed(of, rank, medium, monotonic=lambda: now_s[0]) for rank, of in enumerate(ranks)]
     runs: list[list[int | None]] = [[], []]
     told: dict[int, list[ToTraining]] = {
         0: [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)],
@@ -357,43 +330,43 @@ def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_st
     }
     for step in range(20):
         now_s[0] += 2.0
-        for rank, follower in enumerate(followers):
-            runs[rank].append(follower.step(feeds[rank], step, *(told.get(step, ()) if rank == 0 else ())))
+        for rank, of in enumerate(ranks):
+            runs[rank].append(step_of(of, feeds[rank], step, *(told.get(step, ()) if rank == 0 else ())))
     assert runs[0] == runs[1]
     assert runs[0] == [None] * 3 + [0] * 5 + [None] * 7 + [0] * 5
-    assert [len(follower.said) for follower in followers] == [1, 0]
+    assert [len(rank.said) for rank in ranks] == [1, 0]
 
 
 def test_a_broadcast_packet_that_is_not_a_schedule_is_one_warning_on_each_rank(
-    follower: Follower, caplog: pytest.LogCaptureFixture
+    rank: ScheduleRank, caplog: pytest.LogCaptureFixture
 ) -> None:
     medium = Medium()
-    feed = follower.broadcast_feed(1, medium)
+    feed = broadcast_feed(rank, 1, medium)
     for step, packet in enumerate([b"rubbish", transport.encode(new_schedule(2**60)), transport.encode({"type": 1})]):
         medium.arrives[step] = packet
-        assert follower.step(feed, step) is None
+        assert step_of(rank, feed, step) is None
     assert caplog.text.count("a broadcast schedule is dropped") == 1
 
 
-def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there(follower: Follower) -> None:
+def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there(rank: ScheduleRank) -> None:
     medium = Medium()
-    feed = follower.broadcast_feed(1, medium)
-    follower.step(feed, 0, new_schedule(0), PaceLeaseRenewed(lease_s=1e-9))
-    follower.step(feed, 1)
+    feed = broadcast_feed(rank, 1, medium)
+    step_of(rank, feed, 0, new_schedule(0), PaceLeaseRenewed(lease_s=1e-9))
+    step_of(rank, feed, 1)
     assert medium.outbox is None
 
 
 def test_a_job_of_one_rank_follows_its_own_helpers_schedules_from_the_step_at_which_they_are_heard(
-    follower: Follower,
+    rank: ScheduleRank,
 ) -> None:
-    feed = follower.helper_feed(at_once=True)
-    assert follower.step(feed, 7, new_schedule(3, start_step=50, steps=5)) == 3
-    assert [follower.step(feed, step) for step in range(8, 14)] == [3] * 4 + [None] * 2
+    feed = ScheduleFeed(0, rank.switcher, at_once=True)
+    assert step_of(rank, feed, 7, new_schedule(3, start_step=50, steps=5)) == 3
+    assert [step_of(rank, feed, step) for step in range(8, 14)] == [3] * 4 + [None] * 2
 
 
-def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(follower: Follower) -> None:
-    feed = follower.helper_feed()
-    assert follower.step(feed, 0, new_schedule(7), new_schedule(9, start_step=5)) is None
-    assert ["a schedule after number 7 came too late" in text for text in follower.said] == [True]
-    assert follower.step(feed, 2, SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
-    assert [follower.step(feed, step) for step in (3, 4, 5)] == [2, 3, 3]
+def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(rank: ScheduleRank) -> None:
+    feed = ScheduleFeed(0, rank.switcher)
+    assert step_of(rank, feed, 0, new_schedule(7), new_schedule(9, start_step=5)) is None
+    assert ["a schedule after number 7 came too late" in text for text in rank.said] == [True]
+    assert step_of(rank, feed, 2, SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
+    assert [step_of(rank, feed, step) for step in (3, 4, 5)] == [2, 3, 3]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.shared_page import MarkReader, SharedPage
 from pfo_fs.errors import InstructionMismatch
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.turns import Turn
@@ -18,39 +18,9 @@ from pfo_fs.turns import Turn
 F, B = "forward", "backward"
 
 
-class FakeClocks:
-    """A clock process that remembers what it was asked for."""
-
-    def __init__(self) -> None:
-        self.page = SharedPage.create()
-        self.words = self.page.words
-        self.name_id = self.page.name_id
-        self.rings = 0
-        self.reader = MarkReader(self.words)
-
-    def ring_doorbell(self) -> None:
-        self.words[shared_page.SLEEPING] = 0
-        self.rings += 1
-
-    def check(self) -> bool:
-        pass
-
-    @property
-    def target(self) -> int:
-        return int(self.words[shared_page.TARGET])
-
-    def kinds(self) -> list[int]:
-        return [code & 0xFF for _, code in self.reader.read(everything=True) or []]
-
-
 class Told(list[tuple[int, str, str]]):
     def __call__(self, position: int, expected: str, got: str) -> None:
         self.append((position, expected, got))
-
-
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
 
 
 @pytest.fixture
@@ -226,16 +196,8 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
 ) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)])
     run(tracker, F, B, number=3)
-    step = [
-        shared_page.STEP_BEGIN,
-        shared_page.NUMBER,
-        shared_page.BEGIN,
-        shared_page.END,
-        shared_page.BEGIN,
-        shared_page.END,
-        shared_page.LAST_END,
-        shared_page.STEP_END,
-    ]
+    instructions = [shared_page.BEGIN, shared_page.END] * 2
+    step = [shared_page.STEP_BEGIN, shared_page.NUMBER, *instructions, shared_page.LAST_END, shared_page.STEP_END]
     assert clocks.kinds() == step
     clocks.words[shared_page.MEASURED_NUMBER] = 3
     run(tracker, F, B, number=3)
@@ -265,16 +227,6 @@ def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
     assert marks[0][1] >> 8 == shared_page.MAX_STEP
     assert marks[1][1] == shared_page.NUMBER
     assert -1 <= marks[1][0] < 2**63
-
-
-def test_a_list_of_many_names_is_followed_and_its_names_beyond_the_table_share_one_place(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
-    names = [f"name {i}" for i in range(65_535)]
-    tracker.set_schedule([(name, 900) for name in names])
-    run(tracker, *names)
-    assert told == []
-    assert clocks.words[shared_page.NAME_COUNT] == shared_page.MAX_NAMES
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -41,7 +41,7 @@ class ThreadCollectives(Collectives):
         super().__init__(rank, RANKS, None)
         self._exchange = exchange
 
-    def _all(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self._exchange.values[self.rank] = value
         self._exchange.barrier.wait(HANGS_AFTER_S)
         values = [self._exchange.values[rank] for rank in range(RANKS)]
@@ -49,14 +49,11 @@ class ThreadCollectives(Collectives):
         return values
 
     def from_rank_0(self, value: Any) -> Any:
-        return self._all(value)[0]
+        return self.all_gather(value)[0]
 
     def gather_to_rank_0(self, value: Any) -> list[Any]:
-        values = self._all(value)
+        values = self.all_gather(value)
         return values if self.rank == 0 else []
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return self._all(value)
 
 
 def join_all(
@@ -130,12 +127,6 @@ def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
     return one
 
 
-def test_all_ranks_join_one_job(tmp_path: Path) -> None:
-    jobs = join_all(tmp_path)
-    assert all(isinstance(job, JoinedJob) for job in jobs), jobs
-    assert len({job.job_id for job in jobs if isinstance(job, JoinedJob)}) == 1
-
-
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
     ("what", "kind", "said"),
@@ -174,6 +165,7 @@ def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on
         assert (raised, said in text) == (kind, True)
     else:
         assert all(isinstance(job, JoinedJob) for job in jobs), jobs
+        assert len({job.job_id for job in jobs}) == 1, "all join one job"
         warnings = [record.getMessage() for record in caplog.records if said in record.getMessage()]
         assert len(warnings) == (RANKS if what == "switching file" else 1)
 

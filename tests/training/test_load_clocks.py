@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import pfo_fs
 from power_limit_fakes import limits_set
 from running import pids_with, wait_for, wait_for_end
 from torchrun import clocks_mhz, torchrun
-from typer.testing import CliRunner
 
 from pfo_fs import LoadClocks, PfoError
-from pfo_fs.cli import app
 
 PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
 EXAMPLES = PROGRAM.parents[2] / "examples"
@@ -65,12 +64,11 @@ def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Pat
     assert "loads explain" in job.said[0]["status"]
     assert "energy" in job.said[0]["status"]
     assert job.said[0]["metrics"]["pfo_fs/loads_explain"] > 0.5
-    shown = CliRunner().invoke(app, ["status", str(job.shared_dir), "--json"])
-    (row,) = json.loads(shown.output)["jobs"]
+    (row,) = pfo_fs("status", job.shared_dir, "--json").answer["jobs"]
     assert row["loads"]["explained"] > 0.5
     assert row["iter_time_s"] > 0.05
     page = tmp_path / "report.html"
-    CliRunner().invoke(app, ["report", "latest", "-d", str(job.shared_dir), "-o", str(page)])
+    pfo_fs("report", "latest", "-d", job.shared_dir, "-o", page)
     assert "Clocks from loads, against max clocks" in page.read_text()
     assert "Who waits for whom" in page.read_text()
     assert "left alone so far" not in page.read_text()

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,22 @@ def hear(rank: Connection) -> tuple[int, int]:
     return clock_of(received(rank.stream, CLOCK_BYTES), rank.clocks)
 
 
+@contextmanager
+def answered_by(greet: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Gives the port of a process whose first connection is handled by a function."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                greet(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
 def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:
     ranks = [decider.connect(0), decider.connect(1)]
     tell(ranks[1], 0)
@@ -110,7 +126,6 @@ def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decid
     tell(ranks[0], 1)
     assert hear(ranks[1]) == (1, 0)
     state = read_state(decider.state_fd)
-    assert state is not None
     assert "learning" in state.text
 
 
@@ -139,20 +154,13 @@ def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_c
 
 
 def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_that_decides() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(bytes(TOKEN_BYTES))
+        received(connection, HELLO.size)
+        connection.sendall(bytes(TOKEN_BYTES))
 
-        def serve() -> None:
-            connection, _ = stranger.accept()
-            with connection:
-                connection.sendall(bytes(TOKEN_BYTES))
-                received(connection, HELLO.size)
-                connection.sendall(bytes(TOKEN_BYTES))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(OSError, match="not of this job"):
-            connect([("127.0.0.1", stranger.getsockname()[1])], TOKEN, 0, within_s=0.1)
-        thread.join()
+    with answered_by(greet) as port, pytest.raises(OSError, match="not of this job"):
+        connect([("127.0.0.1", port)], TOKEN, 0, within_s=0.1)
 
 
 class Exchanging:
@@ -215,29 +223,24 @@ def test_clocks_of_steps_come_into_the_page_of_each_rank(
 
 
 def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging: Callable[..., Exchanging]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        rank = exchanging([("127.0.0.1", listening.getsockname()[1])])
-        served: list[socket.socket] = []
+    over = threading.Event()
 
-        def serve() -> None:
-            connection, _ = listening.accept()
-            served.append(connection)
-            challenge = bytes(TOKEN_BYTES)
-            connection.sendall(challenge)
-            _, own, _ = HELLO.unpack(received(connection, HELLO.size))
-            connection.sendall(proof(TOKEN, own, -1))
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(bytes(TOKEN_BYTES))
+        _, own, _ = HELLO.unpack(received(connection, HELLO.size))
+        connection.sendall(proof(TOKEN, own, -1))
+        over.wait(HANGS_AFTER_S)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with answered_by(greet) as port:
+        rank = exchanging([("127.0.0.1", port)])
         row = packed(begun(7, 7)._replace(load=tuple(map(float, range(4096)))))
         rank.training.setblocking(False)  # with a time limit, Python waits although MSG_DONTWAIT is given
         while rank.turn():
             with suppress(BlockingIOError, BrokenPipeError):
                 rank.training.send(row)
         rank.training.settimeout(HANGS_AFTER_S)
-        thread.join()
         assert b"takes no loads any more" in receive(rank.training)
-        served[0].close()
+        over.set()
 
 
 def test_the_search_for_the_process_that_decides_holds_nobody_up_also_while_a_name_is_looked_up(
@@ -310,13 +313,6 @@ def begun(posts: int, runs: int, turn: int = -1, mhz: int = 0) -> StepBegun:
 
 
 @pytest.fixture
-def page() -> Iterator[SharedPage]:
-    made = SharedPage.create()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def client(page: SharedPage) -> LoadClient:
     return LoadClient(page.words, (1410, 1210))
 
@@ -344,7 +340,6 @@ def test_a_step_is_told_with_the_mean_of_the_clock_that_was_set_while_it_ran(
         write_change(page.words, round(at_s * 1e9), 1210)
     write_change(page.words, round(11.5e9), 0)
     row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
-    assert row is not None
     assert StepRows([row]).ended[0, 0].tolist() == [7.0, 1.0, told_mhz]
 
 
@@ -352,7 +347,6 @@ def test_a_step_is_told_with_the_energy_counter_at_its_begin(page: SharedPage, c
     for at_s, energy_j in ((9.0, 100.0), (11.0, 300.0), (13.0, 301.0)):
         write_energy(page.words, PageReading(round(at_s * 1e9), round(energy_j * 1e6), 0))
     row, _ = client.begun(begun(8, 8)._replace(ended=[(7, 1.0, 10.0)]))
-    assert row is not None
     assert StepRows([row]).readings[0].tolist() == [7.0, 200.0, 10.0]
 
 
@@ -370,5 +364,4 @@ def test_times_of_ranks_on_other_hosts_are_those_of_the_host_that_decides(decide
             hear(rank)
         time.sleep(0.025)
     state = read_state(decider.state_fd)
-    assert state is not None
     assert not state.problem, "all ranks begin their steps together"

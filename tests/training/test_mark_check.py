@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from test_instruction_tracker import FakeClocks
+from fake_clocks import FakeClocks
 
 from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 from pfo_fs.training.instruction_tracker import InstructionTracker
 
 
-class FakeEvent:
+def ready_event() -> Any:
     """A CUDA event that is ready at once."""
-
-    def record(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: FakeEvent) -> float:
-        return 0.0
-
-
-@pytest.fixture
-def told() -> list[str]:
-    return []
+    return SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
 
 
 @pytest.fixture(params=["training thread", "CUDA events"])
 def tracker(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracker:
     if request.param == "training thread":
         return InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
-    return CudaEventTracker(FakeClocks(), FakeEvent, on_wrong_marks=told.append)
+    return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
 
 
 def run(tracker: InstructionTracker, begins: list[str], ends: list[str], steps: int = 8) -> None:

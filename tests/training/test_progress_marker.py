@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
 from hypothesis import given
-from test_instruction_tracker import STEPS, B, F, FakeClocks, Told, follow, run
+from test_instruction_tracker import STEPS, B, F, Told, follow, run
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
@@ -88,18 +89,8 @@ class Device:
 
 
 @pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
 def queue() -> Queue:
     return Queue()
-
-
-@pytest.fixture
-def told() -> list[str]:
-    return []
 
 
 @pytest.fixture
@@ -124,12 +115,21 @@ def codes(queue: Queue) -> list[int]:
 # ---- marks
 
 
-def test_without_a_schedule_nothing_is_marked(tracker: InstructionTracker, queue: Queue) -> None:
-    run(tracker, F, B)
-    tracker.set_schedule([(F, 900)])
-    tracker.set_schedule(None)
+@pytest.mark.parametrize("ends", ["the schedule", "the clock process"])
+def test_without_a_schedule_or_a_clock_process_nothing_is_marked(
+    tracker: InstructionTracker, marker: ProgressMarker, queue: Queue, ends: str
+) -> None:
     run(tracker, F, B)
     assert queue == []
+    tracker.set_schedule([(F, 900), (B, 1200)])
+    run(tracker, F, B)
+    marked = len(queue)
+    if ends == "the schedule":
+        tracker.set_schedule(None)
+    else:
+        marker.stop()
+    run(tracker, F, B)
+    assert len(queue) == marked > 0
 
 
 def test_each_step_has_another_turn_and_the_turns_wrap_around(marker: ProgressMarker, queue: Queue) -> None:
@@ -185,7 +185,6 @@ def test_a_step_that_does_not_run_as_scheduled_teaches_no_durations(
         while queue:
             device.reach()
     plan = device.requests._follower.plan
-    assert plan is not None
     before = plan.gap_ns[-1], plan.expected_ns(0, plan.last)
     for _ in range(3):
         run(tracker, *names)
@@ -216,9 +215,10 @@ def test_two_stages_of_a_rank_have_kinds_of_their_own(tracker: InstructionTracke
 
 
 def test_the_longest_schedule_is_followed_to_its_end(tracker: InstructionTracker, device: Device, queue: Queue) -> None:
-    count = 65_535
-    tracker.set_schedule([(F, 900 + 15 * (place % 2)) for place in range(count)])
-    run(tracker, *[F] * count)
+    count = 65_535  # of more names than the page's table holds
+    tracker.set_schedule([(f"name {place}", 900 + 15 * (place % 2)) for place in range(count)])
+    run(tracker, *[f"name {place}" for place in range(count)])
+    assert tracker._on_mismatch == []
     assert len(queue) == 2 * count + 2
     assert len(set(queue)) == len(queue)
     assert device.reach(2 * count) in {900, 915}
@@ -428,17 +428,6 @@ def test_a_forked_child_marks_nothing(tracker: InstructionTracker, queue: Queue,
     tracker.step_end()
     run(tracker, F)
     assert queue == before
-
-
-def test_after_the_clock_process_was_lost_nothing_is_marked_from_the_next_step_on(
-    tracker: InstructionTracker, marker: ProgressMarker, queue: Queue
-) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B)
-    marked = len(queue)
-    marker.stop()
-    run(tracker, F, B)
-    assert len(queue) == marked
 
 
 def test_steps_in_which_half_of_the_ranks_follow_teach_nothing_of_the_others(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,13 +44,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver(library: Path) -> FakeDriver:
     return FakeDriver(library)
-
-
-@pytest.fixture
-def page() -> Iterator[SharedPage]:
-    shared = SharedPage.create()
-    yield shared
-    shared.close()
 
 
 def address_of(page: SharedPage, word: int = PROGRESS) -> int:

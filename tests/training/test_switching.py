@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from fake_clocks import FakeClocks
 from running import HANGS_AFTER_S
-from test_instruction_tracker import FakeClocks
 
 from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.training.step_parts import choose_switching
 
 
-@pytest.fixture
-def clocks() -> FakeClocks:
-    return FakeClocks()
-
-
-@pytest.fixture
-def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
-    kernels = SimulatedKernels("a", time_scale=100)
-    yield kernels
-    kernels.stream.synchronize()
-    kernels.close()
-
-
-@pytest.mark.parametrize("asked", ["auto", "device"])
-def test_clocks_of_a_simulated_gpu_follow_the_device(asked: str, clocks: FakeClocks, kernels: SimulatedKernels) -> None:
-    assert choose_switching(asked, clocks, "simulated:a", kernels).mode == "device"
-    assert clocks.words[FOLLOWS] == 1
-
-
-def test_launch_leaves_the_page_to_the_callbacks(clocks: FakeClocks, kernels: SimulatedKernels) -> None:
-    chosen = choose_switching("launch", clocks, "simulated:a", kernels)
-    assert (chosen.mode, chosen.marker) == ("launch", None)
-    assert clocks.words[FOLLOWS] == 0
-
-
-@pytest.mark.parametrize("asked", ["auto", "device"])
-@pytest.mark.parametrize("spec", ["none:", "nvml:GPU-nowhere"])
-def test_without_a_device_of_torch_clocks_follow_the_callbacks_and_the_note_says_why(
-    asked: str, spec: str, clocks: FakeClocks
+@pytest.mark.parametrize(
+    ("asked", "spec", "mode", "note"),
+    [
+        ("auto", "simulated:a", "device", "simulated"),
+        ("device", "simulated:a", "device", "simulated"),
+        ("launch", "simulated:a", "launch", ""),
+        ("auto", "none:", "launch", "CUDA"),
+        ("device", "nvml:GPU-nowhere", "launch", "CUDA"),
+    ],
+)
+def test_clocks_follow_the_device_if_they_can_and_otherwise_the_callbacks_and_the_note_says_why(
+    clocks: FakeClocks, kernels: SimulatedKernels, asked: str, spec: str, mode: str, note: str
 ) -> None:
-    chosen = choose_switching(asked, clocks, spec)
-    assert (chosen.mode, chosen.marker) == ("launch", None)
-    assert "CUDA" in chosen.note
-    assert clocks.words[FOLLOWS] == 0
+    chosen = choose_switching(asked, clocks, spec, kernels if spec == "simulated:a" else None)
+    assert (chosen.mode, chosen.marker is None) == (mode, mode == "launch")
+    assert note in chosen.note
+    assert clocks.words[FOLLOWS] == (mode == "device")
 
 
 def test_a_mark_is_written_when_the_simulated_device_gets_there(
     clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = choose_switching("device", clocks, "simulated:a", kernels).marker
-    assert marker is not None
     marker.set_plan([900], [0])
     gets_there = threading.Event()
     monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(HANGS_AFTER_S))

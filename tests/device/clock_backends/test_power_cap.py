@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from clock_runs import Trainer, wait_for_end
 from power_limit_fakes import limits_set
-from running import Processes
-from test_clock_process_backends import TRAINER
+from running import Processes, wait_for
 
 from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
 from pfo_fs.device.clock_client import ClockProcess
@@ -28,9 +26,7 @@ from pfo_fs.device.simulated.physics import MODELS
 from pfo_fs.errors import DeviceError
 from pfo_fs.helper.process import reset_gpu
 from pfo_fs.ipc.messages import GpuToReset
-from pfo_fs.ipc.process_end import start_of
 
-WaitFor = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
@@ -104,25 +100,19 @@ def test_a_lower_limit_waits_until_the_one_before_has_acted_and_a_higher_one_doe
         assert setter.may_set(mhz, acts_ns)
 
 
-NOTICES = "exec('while clocks.check() or True: time.sleep(0.01)')"
-
-
 @pytest.mark.parametrize("killed", ["clock process", "both", "everything"])
-def test_the_limit_of_before_is_back_whatever_is_killed(
-    sim_dir: Path, processes: Processes, wait_for: WaitFor, killed: str
-) -> None:
+def test_the_limit_of_before_is_back_whatever_is_killed(sim_dir: Path, processes: Processes, killed: str) -> None:
     SimulatedGpu("a").set_power_limit_w(450)  # the site's own
-    trainer = processes.python("-c", TRAINER.replace("time.sleep(60)", NOTICES), "simulated:a", POWER_CAP, "wait")
-    assert trainer.stdout is not None
-    clock_pid, way = trainer.stdout.readline().split()
+    trainer = Trainer(processes, how="checks", clock_backend=POWER_CAP)
+    clock_pid, _, way = trainer.told()
     assert way == POWER_CAP
     assert limits_set(sim_dir)[-1] < 450
     if killed != "clock process":
-        trainer.send_signal(signal.SIGSTOP)
-    os.kill(int(clock_pid), signal.SIGKILL)
-    wait_for(lambda: start_of(int(clock_pid)) == "", what="the clock process's end")
+        trainer.process.send_signal(signal.SIGSTOP)
+    os.kill(clock_pid, signal.SIGKILL)
+    wait_for_end(clock_pid)
     if killed != "clock process":
-        trainer.kill()
+        trainer.process.kill()
         assert limits_set(sim_dir)[-1] < 450
     if killed == "both":
         assert reset_gpu(GpuToReset("simulated:a", POWER_CAP)) == ""

@@ -121,7 +121,6 @@ class Bench:
     def _look(self) -> None:
         self.looks += 1
         if self._progress != self._seen:
-            assert self._progress is not None
             self._seen = self._progress
             self.follower.reached(*self._progress, self._plans[self._progress[0]], self.now_ns)
         else:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
+from fake_clocks import FakeClocks
 
 from pfo_fs.device.clocks.clock_requests import ClockRequests
+from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
-from pfo_fs.device.shared_page import IDLE, PROGRESS, TURNS, SharedPage
+from pfo_fs.device.shared_page import IDLE, PROGRESS, TURNS
 from pfo_fs.training.progress_marker import ProgressMarker
 
 S = 1_000_000_000
@@ -19,11 +17,11 @@ S = 1_000_000_000
 class Device:
     """A device that reaches points when a test says so."""
 
-    def __init__(self, page: SharedPage) -> None:
-        self.words, self.launched = page.words, [IDLE]
-        clocks: Any = SimpleNamespace(words=page.words, ring_doorbell=lambda: None)
+    def __init__(self) -> None:
+        clocks = FakeClocks()
+        self.words, self.launched = clocks.words, [IDLE]
         self.marker = ProgressMarker(clocks, self.launched.append)
-        self.requests = ClockRequests(page.words, SimpleNamespace())  # type: ignore[arg-type]
+        self.requests = ClockRequests(clocks.words, LatencyModel())
 
     def reach(self) -> None:
         """Reaches the last point that was launched."""
@@ -31,10 +29,8 @@ class Device:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
-    page = SharedPage.create()
-    yield Device(page)
-    page.close()
+def device() -> Device:
+    return Device()
 
 
 def test_a_step_has_its_clock_from_its_begin_to_its_end(device: Device) -> None:

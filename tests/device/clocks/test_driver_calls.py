@@ -99,8 +99,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def start(processes: Processes, path: str, how: str) -> Any:
-    process = processes.python("-c", HOLDS, path, how)
-    assert process.stdout is not None
+    process: Any = processes.python("-c", HOLDS, path, how)
     assert process.stdout.readline() == "ready\n"
     return process
 

@@ -32,7 +32,7 @@ class NvmlBench:
         self.fake.fails["nvmlDeviceSetGpuLockedClocks"] = 10
 
     def clock_changes(self) -> list[int]:
-        assert {call[0] for call in self.fake.locked} <= {1}, "another GPU was changed"
+        assert {gpu for gpu, _ in self.fake.locked} <= {1}, "another GPU was changed"
         return [mhz for _, mhz in self.fake.locked]
 
     def left_open(self) -> int:

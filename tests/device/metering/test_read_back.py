@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -111,37 +112,35 @@ def a_step(words: memoryview, now_ns: int, step: int) -> None:
 
 
 def test_a_gpu_that_others_set_is_left_to_them_and_nothing_counts_as_measured_meanwhile(
+    bench: Callable[..., Bench],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     reports: list[ProgressReport],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     measured: list[int] = []
     monkeypatch.setattr(Reporter, "measured", lambda self, result, switching=None: measured.append(result.number))
-    bench = Bench(monkeypatch, tmp_path)
-    bench.at(30.0, lambda: setattr(bench.nvml, "arbitrated", lambda mhz: 1410))
-    bench.request_clock(1.0, 210)
+    one = bench()
+    one.at(30.0, lambda: setattr(one.nvml, "arbitrated", lambda mhz: 1410))
+    one.request_clock(1.0, 210)
     for step in range(390):
-        bench.at(2.0 + step, partial(a_step, bench.words, round((3.0 + step) * 1e9), step))
-    bench.run(400.0)
-    assert bench.nvml.set_mhz == [0, 210, 0, 210, 0, 210, 0], "set three times, a minute apart, and left alone then"
+        one.at(2.0 + step, partial(a_step, one.words, round((3.0 + step) * 1e9), step))
+    one.run(400.0)
+    assert one.nvml.set_mhz == [0, 210, 0, 210, 0, 210, 0], "set three times, a minute apart, and left alone then"
     seen = [report.overruled for report in reports]
     assert seen == sorted(seen), "until the end"
     assert "although 210 MHz were set" in reports[-1].message
     assert measured == list(range(9)), "nothing later"
     warnings = capsys.readouterr().err
     assert (warnings.count("although 210 MHz were set"), warnings.count("it is not tried again")) == (2, 1)
-    bench.close()
 
 
 def test_a_clock_that_another_program_has_reset_once_is_set_again_after_a_minute(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reports: list[ProgressReport]
+    bench: Callable[..., Bench], reports: list[ProgressReport]
 ) -> None:
-    bench = Bench(monkeypatch, tmp_path)
-    bench.at(5.0, lambda: setattr(bench.nvml, "lock_mhz", 0))
-    bench.request_clock(1.0, 210)
-    bench.run(100.0)
-    assert bench.nvml.set_mhz == [0, 210, 0, 210, 0]
+    one = bench()
+    one.at(5.0, lambda: setattr(one.nvml, "lock_mhz", 0))
+    one.request_clock(1.0, 210)
+    one.run(100.0)
+    assert one.nvml.set_mhz == [0, 210, 0, 210, 0]
     assert any(report.overruled for report in reports)
     assert (reports[-1].overruled, reports[-1].message) == (False, "")
-    bench.close()

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.stream import SimulatedEvent, SimulatedStream
-
-
-@pytest.fixture
-def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
-    kernels = SimulatedKernels("a", time_scale=10)
-    yield kernels
-    kernels.stream.synchronize()
-    kernels.close()
 
 
 @pytest.fixture
@@ -32,7 +22,7 @@ class Gate:
     def __init__(self, stream: SimulatedStream) -> None:
         self._open = threading.Event()
         self.done: list[object] = []
-        stream.launch("forward", work=40)  # else it may be over before the next call
+        stream.launch("forward", work=8)  # else it may be over before the next call
         stream.call(lambda: self._open.wait(HANGS_AFTER_S) and None)
         self._stream = stream
 

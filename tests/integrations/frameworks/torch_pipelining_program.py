@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from framework_pages import run_block
+from logged import warnings_of
 from recording import fingerprint, given, order_in_directory, run_cases
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -148,10 +148,7 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     if "custom" in options:
         case.schedule.register_custom_function(schedules._ComputationType[options["custom"]], lambda *_: None)
     before = case.shape()
-    warnings: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("pfo_fs").addHandler(handler)
+    warnings = warnings_of()
     if "attach" in options:
         given_plan = {}
         if "plan" in options:
@@ -167,7 +164,7 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
     if mesh["pp"].size() == 1:  # nothing to follow
         same, patched = case.train() == without, case.shape() != before
         pfo.close()
-        return {"closed": pfo.closed, "same_weights": same, "left_patched": patched, "warnings": warnings}
+        return {"closed": pfo.closed, "same_weights": same, "left_patched": patched, "warnings": [*warnings]}
     assert opt.job_id is not None, warnings
     # The first rank of a stage writes its order for all of them.
     known = order_in_directory(rank - mesh.get_local_rank("dp"), opt.job_id)
@@ -195,7 +192,6 @@ def run_case(mesh: DeviceMesh, options: dict[str, Any]) -> dict[str, Any]:
 
     errors, dims = list(opt.errors), opt.parallel_dims
     pfo.close()
-    logging.getLogger("pfo_fs").removeHandler(handler)
     return {
         "orders": [[*map(tuple, order)] for order in pfo.orders],
         "known_beforehand": known,
