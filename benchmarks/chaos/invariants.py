@@ -7,12 +7,6 @@ from pathlib import Path
 from benchmarks.chaos.policies import Learner
 from benchmarks.chaos.records import broken_schedules, damaged_records, ranks_with_result
 from benchmarks.chaos.world import World
-from pfo_fs.coordination.policy_runner import replay
-from pfo_fs.coordination.policy_start import policy_name
-from pfo_fs.coordination.progress import PollPace
-from pfo_fs.coordination.publication import Publication
-from pfo_fs.coordination.rank_registry import RankRegistry
-from pfo_fs.coordination.results import Results
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 
@@ -31,7 +25,6 @@ def violations(world: World) -> list[str]:
         *found,
         *broken_schedules(folder, [rank.log for rank in world.ranks], world.coordination),
         *_agreement(world, folder),
-        *_replay(world, folder),
         *_results(world, folder),
         *_end(world, folder),
         *_calm(world),
@@ -66,27 +59,6 @@ def _agreement(world: World, folder: JobFolder) -> list[str]:
         if world.coordination == "local" or index is None or index.start_step > step - much_late:
             return [f"at step {step} ranks followed different schedules: {entries}"]
     return []
-
-
-def _replay(world: World, folder: JobFolder) -> list[str]:
-    """A new policy that gets what lies in the folder asks for what the last one of this job has published."""
-    publication = Publication(folder, 0, PollPace(1.0, remote=False, adapts=False, now=0.0))
-    publication.restore(policy_name(world.settings.scheduler, {}))
-    job = folder.read_job()
-    if job is None or not publication.made:
-        return []
-    infos = [rank.info for rank in world.ranks]
-    ranks, scheduler = RankRegistry(folder, infos), Learner(job.job_info, infos, world.settings)
-    results = Results(folder, ranks)
-    scheduler.request()
-    # Without what was published: the policy has to come to it by itself.
-    replay(scheduler, publication.made, lambda one, number: one.observe(results.read(number)), lambda number: None)
-    number, source = list(publication.made.items())[-1]
-    index, request = folder.read(bodies.IndexBody, number=number), scheduler.request()
-    published = [] if index is None else folder.read_schedules(index, infos)
-    if (request.revision, request.schedules) == (source.revision, published):
-        return []
-    return [f"a replay asks for another schedule than {number}, which was published"]
 
 
 def _results(world: World, folder: JobFolder) -> list[str]:
