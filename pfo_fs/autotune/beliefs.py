@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from statistics import median
 
@@ -14,7 +14,7 @@ from pfo_fs.autotune.job_layout import ClockPlan, JobLayout, pipeline_of
 from pfo_fs.autotune.judgements import Trial
 from pfo_fs.autotune.load_rows import Ratios
 from pfo_fs.autotune.loads import Found, LoadModel
-from pfo_fs.autotune.samples import Samples, measured_switching
+from pfo_fs.autotune.samples import Point, Samples, measured_switching
 from pfo_fs.autotune.windows import LATENCY_UNKNOWN_S, Window, measured_results, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.planner import Calibration, Pipeline, SwitchCosts, calibrate
@@ -50,6 +50,13 @@ def block_of(step_s: float, late_s: float, least_s: float) -> int:
     """Returns for how many steps each turn lasts: for `least_s` after its first; for two where clocks are `late_s`."""
     least = 1 + math.ceil(least_s / step_s)
     return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
+
+
+def _doubt(curve: Mapping[int, Point]) -> None:
+    """Makes the durations at lower clocks count ten times less surely."""
+    for mhz, point in curve.items():
+        if mhz != max(curve):
+            point.time_weight /= _LESS_SURE**2
 
 
 class Beliefs:
@@ -108,7 +115,7 @@ class Beliefs:
         Args:
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
-            after_alarm: If durations differ from those before, the windows and trials before tell nothing any more.
+            after_alarm: Whether the job has changed: trials tell nothing any more, nor do windows or curves before.
         """
         taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
@@ -123,8 +130,8 @@ class Beliefs:
             if np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
                 self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
             self.loads = self.loads or LoadModel(self.pipeline)
-            if after_alarm and self._have_changed(window, self.loads):
-                self.windows, self.trials = [], {}
+            if after_alarm:
+                self._forget_after_alarm(window, self.loads)
             ratios = self.ratios()
             self.windows = [*self._worth_keeping(), window]
             for found in self.loads.fit(self.windows, ratios):
@@ -161,9 +168,16 @@ class Beliefs:
         off = abs(found.time_s / before.time_s - 1)
         if off > _LEAST_OFF and off > _FAR * math.hypot(found.error, before.time_error):
             del curve[found.mhz]
-            for mhz, point in curve.items():
-                if mhz != max(curve):
-                    point.time_weight /= _LESS_SURE**2
+            _doubt(curve)
+
+    def _forget_after_alarm(self, window: Window, loads: LoadModel) -> None:
+        """Drops what was measured of plans, and the windows before if durations have changed; else it is the curves."""
+        self.trials = {}
+        if self._have_changed(window, loads):
+            self.windows = []
+        else:
+            for curve in self.samples.points.values():
+                _doubt(curve)
 
     def _have_changed(self, window: Window, loads: LoadModel) -> bool:
         """Whether instructions surely take another time at the highest clock than in the windows before."""
