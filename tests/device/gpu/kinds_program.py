@@ -61,6 +61,7 @@ def loads(folder: str) -> None:
             clocks.step(loads=[1.0 + step % 3])
             time.sleep(0.01)
             clocks.work_ended()
+            dist.barrier()  # ranks of a training wait for each other in each step
 
 
 def main(folder: Path, kinds: list[str]) -> None:
