@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 from jobs import index_of
-from running import HANGS_AFTER_S, Processes, environment, wait_for
+from running import Processes, environment, wait_for
 from training_job import StartJob
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
@@ -16,9 +16,10 @@ from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_pipeline.py"
 
 
-def converged(folder: JobFolder) -> bool:
-    current = folder.read(bodies.CurrentBody)
-    return current is not None and current.converged
+def measured(folder: JobFolder) -> bodies.ModelBody | None:
+    """What is known of the job once the time of a plan has been measured beside steps at default clocks."""
+    model = folder.read(bodies.ModelBody)
+    return model if model is not None and model.more_time is not None and model.default_steps else None
 
 
 def plans_of(folder: JobFolder) -> list[int]:
@@ -27,11 +28,13 @@ def plans_of(folder: JobFolder) -> list[int]:
     return [index.number for index in indexes if index is not None and index.stays]
 
 
-def mean_clock_mhz(folder: JobFolder, number: int) -> float:
+def mean_clock(folder: JobFolder, number: int) -> float:
+    """The mean clock of the instructions of a schedule, relative to the highest of the GPUs."""
     index = index_of(folder, number)
-    ranks = [folder.read_rank(rank) for rank in (0, 1)]
-    schedules = [folder.read_schedule(index, body.rank_info) for body in ranks if body is not None]
-    return fmean(mhz for schedule in schedules if schedule is not None for _, mhz in schedule.frequencies)
+    infos = [body.rank_info for rank in (0, 1) if (body := folder.read_rank(rank)) is not None]
+    schedules = [folder.read_schedule(index, info) for info in infos]
+    clocks_mhz = [mhz for schedule in schedules if schedule is not None for _, mhz in schedule.frequencies]
+    return fmean(clocks_mhz) / max(infos[0].available_frequencies)
 
 
 PARETO = {"PFO_FS_SCHEDULER": "ParetoScheduler", "PFO_FS_SCHEDULER_ARGS": json.dumps({"slowdown": 1.5})}
@@ -51,13 +54,10 @@ def test_a_job_is_profiled_planned_for_and_checked_by_itself(
     (job_id,) = wait_for(shared.job_ids, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, "job.json")
-    wait_for(lambda: converged(folder), "a plan that was measured and stays", within_s=3 * HANGS_AFTER_S)
+    model = wait_for(lambda: measured(folder), "a plan that was measured")
     assert job.finish() == 0
-    model = folder.read(bodies.ModelBody)
-    assert model is not None
-    # Found in the training itself. How well (83.64 W), and what the plans save, is tested in virtual time: on a busy
-    # host a part of the instructions counts as waiting, and iterations last longer and take more energy.
+    # Found in the training itself. How well (83.64 W), what the plans save, and when a plan stays, is tested in virtual
+    # time: on a busy host a part of the instructions counts as waiting, and no two iterations last equally long.
     assert 0.5 * 83.64 < model.blocking_power_w < 300
-    highest, *planned = [mean_clock_mhz(folder, number) for number in (1, *plans_of(folder))]
-    assert min(planned) < 0.95 * highest, "half as long again lets all instructions run slower"
+    assert min(mean_clock(folder, number) for number in plans_of(folder)) < 0.95, "half as long again: all run slower"
     assert "forward" in ((folder.read_file(layout.PROFILE) or b"").decode()), "for `pfo-fs plan`"
