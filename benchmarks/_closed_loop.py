@@ -42,7 +42,7 @@ from rich.table import Table
 
 from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Iteration, Play, SimulatedJob, read_step_factors, summarize
+from pfo_fs.simulator import Iteration, Play, SimulatedJob, summarize
 from pfo_fs.simulator.ranks import RankSchedules
 from pfo_fs.simulator.summary import judged_iterations
 from pfo_fs.store import bodies
@@ -230,9 +230,6 @@ def add_options(parser: argparse.ArgumentParser, *, iterations: int, seconds: fl
         "--seconds", type=float, default=seconds, help="jobs with short iterations run at least so long"
     )
     parser.add_argument("--slowdown", type=float, default=1.0)
-    parser.add_argument(
-        "--step-factors", metavar="FILE:RUN", help="multiply all durations of a step by that of a real run's step"
-    )
     parser.add_argument("--only", help="only jobs whose name contains this")
     parser.add_argument("--no-known", action="store_true", help="leave out the plan with full knowledge")
     parser.add_argument("--status", action="store_true", help="print the policy's last status of each job")
@@ -244,10 +241,6 @@ def add_options(parser: argparse.ArgumentParser, *, iterations: int, seconds: fl
 def play_all(cases: Sequence[Case], seeds: Sequence[int], args: argparse.Namespace) -> None:
     """Plays each job with each seed, and prints rows and totals."""
     todo = [case for case in cases if not args.only or args.only in case.name]
-    if args.step_factors:
-        path, _, run = args.step_factors.partition(":")
-        of_steps, _ = read_step_factors(Path(path), run or None)
-        todo = [case._replace(make=partial(_with_step_factors, case.make, of_steps)) for case in todo]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.workers) as pool:
         running = {pool.submit(partial(_rows_of, seeds=seeds, args=args), case): case for case in todo}
@@ -272,10 +265,6 @@ def play_all(cases: Sequence[Case], seeds: Sequence[int], args: argparse.Namespa
     console = Console(width=None if sys.stdout.isatty() else 190)
     console.print(table_of(rows))
     console.print(totals_table(totals))
-
-
-def _with_step_factors(make: Callable[[], SimulatedJob], of_steps: Sequence[float]) -> SimulatedJob:
-    return make().with_step_factors(of_steps)
 
 
 def _rows_of(case: Case, seeds: Sequence[int], args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -30,10 +30,11 @@ from typing import NamedTuple
 import numpy as np
 from _common import show, write_json
 from _known_plans import PROFILES, known_plan, nodes_of, profile_job, slow_workers
+from drawn_jobs import generated_job, varied_job
 
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, SimulatedJob, generated_job, read_trace, summarize, varied_job
+from pfo_fs.simulator import Play, SimulatedJob, read_trace, summarize
 from pfo_fs.simulator.advice import advise
 from pfo_fs.simulator.load_play import LoadPlay, loads_of
 from pfo_fs.simulator.traces import TracedStages

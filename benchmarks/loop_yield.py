@@ -5,7 +5,7 @@
     python benchmarks/loop_yield.py --jobs generated --first 7 --seeds 1 --status
 
 Jobs: the published profiles in `--data` (known; 8 stages, 12 to 96 micro-batches; left out where they are absent), and
-jobs drawn at random from a seed (generated; `pfo_fs/simulator/job_generator.py`). Those of seeds from 1000 on are for
+jobs drawn at random from a seed (generated; `drawn_jobs.py`). Those of seeds from 1000 on are for
 judging: nothing in the library may be tuned on them. `_closed_loop.py` says what the columns mean.
 """
 
@@ -18,8 +18,7 @@ from functools import partial
 
 from _closed_loop import Case, add_options, play_all
 from _known_plans import PROFILES, profile_job
-
-from pfo_fs.simulator.job_generator import generated_job
+from drawn_jobs import generated_job
 
 MICRO_BATCHES = (12, 24, 48, 96)
 

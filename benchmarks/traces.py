@@ -8,7 +8,7 @@
 
 Traces lie in `--data` (`../shared/data/traces` beside the checkout; left out where it is absent). An iteration takes
 its durations from a step of the trace. Varied jobs are drawn from seeds (`varied_job` in
-`pfo_fs/simulator/job_generator.py`). `_closed_loop.py` says what the columns mean.
+`drawn_jobs.py`). `_closed_loop.py` says what the columns mean.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 
 from _closed_loop import Case, add_options, play_all
 from _known_plans import nodes_of, slow_workers
+from drawn_jobs import varied_job
 
-from pfo_fs.simulator import SimulatedJob, read_trace, varied_job
+from pfo_fs.simulator import SimulatedJob, read_trace
 
 PIPELINES = (1, 2, 4, 8, 16)
 

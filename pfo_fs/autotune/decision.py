@@ -35,7 +35,8 @@ LOST_TIME = 0.0005
 """Relative: all trials together may take 0.05 % of the time of the iterations so far and those of the horizon. A trial
 counts with what is expected of it, and later with what it took."""
 MOST_LATE_TRIAL = 0.015
-"""Relative: a plan that is expected to be later than this is not tried: its steps would stand out in a training log."""
+"""Relative: a plan that may be later than this, by one standard error, is not tried: its steps would stand out in a
+training log."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)

@@ -48,17 +48,12 @@ _NODE = (
     "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
     "its instruction begins, as where clocks cannot follow the device."
 )
-_STEP_FACTORS = (
-    "CSV file of a real run, the first in it: all durations of each step are multiplied by its factor (column factor; "
-    "or iteration_time_s, relative to the median and without the 10 steps of warm-up)."
-)
 _LENGTHS = "CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."
 _TOKENS = 16_777_216
 
 
 def simulate(
     num_microbatches: Annotated[int | None, Option(help="Micro-batches of one iteration.", min=1)] = None,
-    generated: Annotated[int | None, Option(help="Instead: a job drawn at random from this seed.", min=0)] = None,
     trace: Annotated[Path | None, Option(help=_TRACE)] = None,
     loads: Annotated[str | None, Option(metavar="trace|FILE", help=_LOADS)] = None,
     no_pipeline: Annotated[bool, Option("--no-pipeline", help="With --loads: a data-parallel job.")] = False,
@@ -71,7 +66,6 @@ def simulate(
     slowdown: SlowdownOption = None,
     power: PowerOption = None,
     node: Annotated[Node, Option(help=_NODE)] = "kind",
-    step_factors: Annotated[Path | None, Option(help=_STEP_FACTORS)] = None,
     seed: Annotated[int, Option(help="Seed of the noise.", min=0)] = 0,
     shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
     json_: JsonFlag = False,
@@ -85,15 +79,7 @@ def simulate(
     from pfo_fs.planner import make_pipeline
     from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
-    from pfo_fs.simulator import (
-        ModelTruth,
-        Play,
-        SimulatedJob,
-        generated_job,
-        read_step_factors,
-        read_trace,
-        summarize,
-    )
+    from pfo_fs.simulator import ModelTruth, Play, SimulatedJob, read_trace, summarize
     from pfo_fs.simulator.load_play import LoadPlay, last_stage, loads_of
     from pfo_fs.simulator.nodes import NodeSettings
 
@@ -101,9 +87,8 @@ def simulate(
     check_scheduler_args(load_scheduler("ParetoScheduler"), asked)
     for is_wrong, said in (
         (
-            sum(each is not None for each in (num_microbatches, generated, trace)) != 1,
-            "give --num-microbatches for a job that you describe, --generated for one drawn at random, or --trace for "
-            "one that was measured",
+            (num_microbatches is None) == (trace is None),
+            "give --num-microbatches for a job that you describe, or --trace for one that was measured",
         ),
         (
             loads is not None and (trace is None or shared_dir or asked),
@@ -115,10 +100,7 @@ def simulate(
             wrong_usage(said)
     nodes = None if node == "launch" else NodeSettings(node_physics(node))
     kind: str = gpu
-    if generated is not None:
-        job, kind = generated_job(generated), f"generated-{generated}"
-        say(job.name, to=err)
-    elif trace is not None:
+    if trace is not None:
         traced = read_trace(trace, schedule, num_ranks=num_ranks, pipelines=pipelines)
         say(_about(traced), to=err)
         traced = last_stage(traced) if no_pipeline else traced
@@ -128,10 +110,6 @@ def simulate(
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
-    if step_factors is not None:
-        of_steps, run = read_step_factors(step_factors)
-        say(f"step factors of {len(of_steps)} steps{run and f', run {run}'}", to=err)
-        job = job.with_step_factors(of_steps)
     cluster = job.cluster(seed)
     if loads is not None:
         replay = LoadPlay(traced, cluster, loads_of(traced, loads), seed)

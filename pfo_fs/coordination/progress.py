@@ -1,7 +1,8 @@
 """How far a job is, and how fast its hosts follow: the pace at which they poll, steps, and times of iterations.
 
 A file server serves all jobs of a site, so a job must not cost it more the more hosts it has, and little while nothing
-happens. The coordinator writes the pace into `current.json`; hosts never poll more often than that.
+happens. The coordinator writes the pace into `current.json`; hosts poll no more often than that, unless
+PFO_FS_POLL_INTERVAL is set for them.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
-    """Returns of which GPU no energy, or more than its own, can be read, and why, as the end of a text."""
+    """Returns the end of a text: the GPU whose energy cannot be read, or may hold more than its own, and why."""
     for gpu in gpus:
         if counts_whole_module(gpu.name):
             return "; their energy counters may count the whole module, CPU included: savings are shares of that"

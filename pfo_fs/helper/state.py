@@ -31,7 +31,7 @@ _FIRST_CLIENT_WITHIN_S = 60.0
 
 
 class HelperState:
-    """See the module's docstring. After whatever it was told, `time_passed` does what is due.
+    """See the module's docstring. Call `time_passed` after each other method: it does what is due.
 
     Args:
         token: The job's secret, which clients must send first.
@@ -301,7 +301,7 @@ class HelperState:
                 self._hold()
             elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
                 self._switch.learn(op.SwitchFound(gone=str(error)))  # no look at the switch comes before
-            if self._held or write.again:  # after a helper that has died, a rank may be held although nothing is off
+            if self._held or write.again:  # the helper that died may have held a rank that nothing holds now
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):
                 if rank in registered.taken:
@@ -346,7 +346,7 @@ class HelperState:
             self._around.stop()
 
     def _is_complete(self, write: op.Write) -> bool:
-        """Whether a record has what all ranks of this host tell, or none of them will tell any more."""
+        """Whether all ranks of this host have added to a record, or none can any more."""
         if self._clients.have_gone:
             return True
         if isinstance(write, op.RegisterRanks):

@@ -33,7 +33,7 @@ def read_table(source: str | os.PathLike[str], text: str | None = None) -> DataF
     """Returns the rows of a profile as a pandas DataFrame, checked, with the file's line numbers as its index.
 
     Args:
-        source: The file; with `text`, the begin of messages.
+        source: The file; with `text`, only the name at the begin of messages.
         text: The file's content, if it is at hand.
 
     Returns:

@@ -27,7 +27,7 @@ Clocks = Sequence[Sequence[int]]
 _TOLERANCE_S = 1e-9
 """A run of one clock may be too short by this much."""
 _RUN_MARGIN = 1.05
-"""Runs of one clock in recombined scenarios last this multiple of what drivers need: they are to fit the others."""
+"""In recombined scenarios a run of one clock lasts this multiple of what drivers need: it fits other iterations."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Scenarios:
         """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.
 
         A plan for few iterations uses up slack that others do not have. These are others, as far as what varies is
-        what a micro-batch holds. The same scenarios always give the same ones.
+        what a micro-batch holds. The result is the same in each call.
 
         Args:
             seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
@@ -200,7 +200,7 @@ class Scenarios:
         return Played(numbers, times_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
 
     def _load(self, numbers: Array, times_s: Array, starts_s: Array, mean_s: float) -> SwitchLoad:
-        """What the clock changes cost; hosts of each group by themselves."""
+        """What the clock changes cost; the hosts of each group are counted apart."""
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)
         if costs.none:
@@ -279,7 +279,7 @@ class Scenarios:
 
         Args:
             times_s: Durations in s, (nodes, columns).
-            blur_s: Paths that are shorter than the longest one by less count in part, in s: this is smooth.
+            blur_s: Paths shorter than the longest by less than this, in s, count in part: so the result is smooth.
             weights: Whether the second is wanted; otherwise it is None.
         """
         ends = self.paths.ends(times_s, blur_s, shares=weights)

@@ -138,11 +138,11 @@ def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
         "iteration_seconds": ("Time of an iteration of the slowest rank, as last reported.", job.iter_time_s),
         "iteration_joules": ("Energy of all GPUs of the job in an iteration, as last reported.", job.iter_energy_j),
         "joules": (
-            "Energy of all GPUs in all steps; without LoadClocks, as if each took the last one's.",
+            "Energy of all GPUs in all steps; without LoadClocks as if each took the last one's.",
             job.energy_j,
         ),
         "energy_saved_ratio": ("Energy saved by the clocks in force, against max clocks.", verdict.saved),
-        "more_time_ratio": ("Time that they take more than max clocks, relative.", verdict.slower),
+        "more_time_ratio": ("Additional time against max clocks, relative.", verdict.slower),
         "energy_saved_error_ratio": ("Two standard errors of the energy saved.", saved_error),
         "more_time_error_ratio": ("Two standard errors of the time.", slower_error),
         "off_target_ratio": ("Time, or power if that is the target, above the job's target, relative.", off_target),

@@ -85,7 +85,7 @@ def _iteration_cards(savings: Savings) -> list[dict[str, object]]:
 
 
 def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float, data: JobData) -> list[dict[str, object]]:
-    """Energy and time of all iterations of the job, and how much that is beside max clocks."""
+    """Energy and time of all iterations of the job, and the difference to max clocks."""
     kwh, more_kwh = total.energy_j / 3.6e6, total.more_energy_j / 3.6e6
     modules = any(counts_whole_module(rank.gpu_name) for rank in data.ranks)
     energy = [f"of {'modules: CPUs may be in it' if modules else 'GPUs only'}, profiling included"]

@@ -32,7 +32,7 @@ class ScheduleDocument:
     """A well-formed `schedule.yaml`.
 
     Attributes:
-        for_all: The entry below `all`, for ranks that the other entries do not mention.
+        for_all: The entry below `all`: for instructions without a clock from the rank's or its stage's entry.
         stages: The entries below `stages`; no stage is in two of them.
         ranks: The entries below `ranks`; no rank is in two of them.
         target: The target that the scheduler is to plan for.

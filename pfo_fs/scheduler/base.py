@@ -25,8 +25,8 @@ class ScheduleRequest:
         message: What the policy is doing, as one line for the status.
         converged: Whether the policy has measured this schedule under load and keeps it.
         turns: Which ranks follow the schedules in which step (`Term.turns`), for `steps` steps, which measures them
-            beside default clocks. Then ranks follow the schedule that ran before; or these, with purpose `run`. Empty:
-            all ranks follow them in all steps.
+            beside default clocks. After them, ranks follow the schedule that ran before; with purpose `run`, all follow
+            these. Empty: all ranks follow them in all steps.
         steps: For how many steps there are turns.
         revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
             `FrequencyScheduler.request` fills it in; what a policy writes here is not used.
@@ -152,7 +152,7 @@ class FrequencyScheduler(ABC):
         else:
             same = wanted.schedules is last.schedules or wanted.schedules == last.schedules
             if same and wanted.purpose == last.purpose and asked_for == self._answered_for:
-                # Ranks follow it in the turns in which it was published.
+                # The turns stay those with which it was published.
                 self._answer = replace(last, message=wanted.message, converged=wanted.converged)
             else:
                 self._answer = replace(wanted, revision=last.revision + 1)

@@ -1,4 +1,4 @@
-"""Adapts a policy that handles stages only to jobs with data and tensor parallelism."""
+"""Lets a policy that knows only stages schedule jobs with data and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Combine = Callable[[Iterable[float]], float]
 
 
 def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> type[FrequencyScheduler]:
-    """Returns a scheduler class that shows `cls` pure pipeline parallelism and runs its schedules on all ranks.
+    """Returns a scheduler class that shows a job to `cls` as one pipeline, and runs its schedules on all ranks.
 
     `cls` gets a job with dp_degree and tp_degree 1, world_size pp_degree, and one rank per stage, whose number is the
     stage's `pp_rank` and whose `available_frequencies` are those that all ranks of the stage offer. It gets results
@@ -51,7 +51,9 @@ def make_3d_parallel(cls: type[FrequencyScheduler], name: str | None = None) -> 
     Adapter.__module__ = cls.__module__
     Adapter.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n    Made by `make_3d_parallel`: ranks are stages here.\n    "
     Adapter.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
-    cls.register(Adapter)  # for `issubclass` and `isinstance`, as in Zeus, though it takes over nothing
+    cls.register(
+        Adapter
+    )  # for `issubclass` and `isinstance`, as in Zeus, though the adapter inherits nothing from `cls`
     return Adapter
 
 

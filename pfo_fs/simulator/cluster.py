@@ -1,6 +1,6 @@
 """A cluster in virtual time: whole iterations of all pipelines at once, with the noise and the delays of real GPUs.
 
-The simulation has durations and powers that jitter, durations that vary as in a trace (`variation.py`), GPUs that draw
+The simulation has durations and powers that jitter, durations that vary as in a trace, GPUs that draw
 more power as they warm up, clocks that take time to change, blocking power (of waiting GPUs), communication between
 stages, pipelines that wait for the slowest one at the end of an iteration, and temporary stragglers (slower pipelines).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.clocks.latency_model import LatencyModel
@@ -18,7 +18,6 @@ from pfo_fs.ipc.messages import SwitchingReport
 from pfo_fs.planner import Pipeline
 from pfo_fs.simulator.nodes import NodeSettings, SimulatedNodes
 from pfo_fs.simulator.truth import HighestClocks, KernelTables, Truth
-from pfo_fs.simulator.variation import Variation
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,20 @@ class Drawn(NamedTuple):
     times: Array
     powers: Array
     caps: Array
+
+
+class Variation(Protocol):
+    """Factors by which instructions take longer than the truth says, in each iteration.
+
+    They depend on the iteration and the seed only, so that a run can be repeated, and its iterations judged in any
+    order.
+    """
+
+    def factors(self, iteration: int, seed: int) -> Array:
+        """Factors of an iteration: (nodes, pipelines), nodes as in `pipeline.instructions`."""
+
+    def judged(self, iterations: int, seed: int) -> Sequence[Array]:
+        """Factors of all iterations by which the plan in force after `iterations` iterations is judged."""
 
 
 @dataclass
@@ -246,3 +259,34 @@ class Cluster:
             nodes.wait(time_s - float(span_s))
         energy_j = self._with_waiting(ends - starts, powers, time_s)
         return Played(starts, ends, powers, spans, time_s, energy_j, [run.changes for run in played])
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """A job for the simulator.
+
+    Attributes:
+        pipeline: The instructions that each pipeline runs, without delays.
+        nodes: The nodes; None: a clock acts `nuisances.switch_s` after the instruction has begun.
+        variation: How durations vary from iteration to iteration, beyond jitter; None: they do not.
+    """
+
+    name: str
+    pipeline: Pipeline
+    truth: Truth
+    nuisances: Nuisances = field(default_factory=Nuisances)
+    nodes: NodeSettings | None = None
+    pipelines: int = 1
+    variation: Variation | None = None
+
+    def cluster(self, seed: int = 0) -> Cluster:
+        """Returns a cluster that runs the job; the seed is that of the noise, and of what the variation draws."""
+        return Cluster(
+            self.pipeline,
+            self.truth,
+            self.nuisances,
+            self.pipelines,
+            seed=seed,
+            nodes=self.nodes,
+            variation=self.variation,
+        )

@@ -25,8 +25,7 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.planner import Instruction, Measurement, Pipeline, make_pipeline
-from pfo_fs.simulator.cluster import Nuisances
-from pfo_fs.simulator.job_generator import SimulatedJob
+from pfo_fs.simulator.cluster import Nuisances, SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import TRACE_COLUMNS, csv_table

@@ -28,7 +28,7 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
 _FIRST = 10
-"""The mean of this many steps takes the time of a step that was asked for."""
+"""Work is scaled so that the mean of these first steps takes the time of a step that was asked for."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
 _LONGEST = 1_000_000_000
 
@@ -93,7 +93,7 @@ def play(
     steps: Iterable[int],
     seed: int = 0,
 ) -> LoadSummary:
-    """Plays steps from a cold start; returns their summary, in which a plan's figures are those of the second half.
+    """Plays steps from a cold start; returns their summary, whose figures of a plan are those of the second half.
 
     Args:
         squares: layers x width / parameters of the model.

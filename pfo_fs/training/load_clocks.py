@@ -32,7 +32,7 @@ _UNMARKED = 10
 
 
 class _StepOptimizer(PFOFileOptimizer):
-    """An optimizer whose ranks need not step alike: without a daemon, no schedule is broadcast to them."""
+    """An optimizer whose ranks may run different numbers of steps: no schedule is broadcast to them."""
 
     _broadcasts = False
 
@@ -64,7 +64,7 @@ class LoadClocks(InTraining):
             call `work_ended` in each step, where this rank would begin to wait for others. So do where the backward
             runs from a CUDA graph.
         orders: In a pipeline, what each of its ranks runs in a step, in order: (stage, instruction, micro-batch). All
-            ranks of a pipeline get one clock, and one that knows the loads is enough: others give None. Call
+            ranks of a pipeline get one clock, and it is enough if one gives the loads: others give None. Call
             `work_ended` after a rank's last instruction.
         lost_time: Relative: clocks may make training longer by this share on average.
         profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
@@ -165,11 +165,11 @@ class LoadClocks(InTraining):
             return None
 
     def misread(self, error: Exception) -> None:
-        """Warns once that the loads of a step cannot be read; the next error may name another shape."""
+        """Warns once that the loads of a step cannot be read; texts of later errors may differ only in a shape."""
         if not self._has_misread and self._loads is not None:
             self._has_misread = True
             why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
-            self._loads.misread(plain_text(f"such steps have default clocks, whose loads cannot be read: {why}"))
+            self._loads.misread(plain_text(f"steps whose loads cannot be read have default clocks: {why}"))
 
     def warn(self, text: str) -> None:
         """Warns once of each text, here and in the job's status."""
@@ -190,7 +190,7 @@ class LoadClocks(InTraining):
             self.optimizer.on_step_end()
 
     def _on_forward(self, module: Module, _inputs: object, output: object) -> None:
-        """Has the end of the backward that belongs to this forward marked."""
+        """Arranges that the end of this forward's backward is marked."""
         if _is_recorded():
             return
         with self._guard:
@@ -293,7 +293,7 @@ def _reduces_in_backward(module: Module) -> bool:
 
 
 def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
-    """Calls `began` when the backward of a model's output begins; returns whether it has one, unlike evaluations."""
+    """Calls `began` when the backward of a model's output begins; returns whether it has one: not in evaluations."""
     import torch
     from torch.utils._pytree import tree_leaves
 

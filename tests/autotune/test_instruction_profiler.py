@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from drawn_jobs import generated_job
 
 from pfo_fs.autotune.instruction_profiler import InstructionProfiler, share_out
 from pfo_fs.errors import PlanError
 from pfo_fs.planner import make_pipeline
 from pfo_fs.planner.profile_csv import read_table
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, generated_job
+from pfo_fs.simulator import Play
 
 OFFERED = list(range(1410, 209, -15))
 

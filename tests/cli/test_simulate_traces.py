@@ -24,16 +24,3 @@ def test_clocks_from_loads_are_simulated_with_the_same_figures_in_json_and_a_tab
     summary = pfo_fs(*arguments, "--json").answer["summary"]
     assert {"run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late", "balanced"} <= summary.keys()
     assert "Batches of equal work would make steps" in pfo_fs(*arguments).stdout
-
-
-@pytest.mark.parametrize("job", [["--generated", "7"], ["--num-microbatches", "4"], []])
-def test_any_job_is_simulated_with_the_step_factors_of_a_run(tmp_path: Path, job: list[str]) -> None:
-    trace = write_trace(tmp_path / "job.csv", trace_rows(pipelines=4))
-    steps = tmp_path / "steps.csv"
-    steps.write_text("run,factor\nfast,1\nslow,9\nfast,3\n")
-    arguments = ["simulate", *(job or ["--trace", trace]), "--iterations", 2, "--json"]
-    done = pfo_fs(*arguments, "--step-factors", steps)
-    assert "step factors of 2 steps, run fast" in done.stderr
-    plain, with_factors = (each.answer["iterations"] for each in (pfo_fs(*arguments), done))
-    ratios = [new["full_time_s"] / old["full_time_s"] for old, new in zip(plain, with_factors, strict=True)]
-    assert ratios == [pytest.approx(1.0, rel=0.02), pytest.approx(3.0, rel=0.15)]

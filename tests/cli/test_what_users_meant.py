@@ -197,7 +197,7 @@ doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
 plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
 simulate --gpu V100 --num-microbatches 4                2 'a100', 'a40'
-simulate --trace job.csv --generated 3                  2 give --num-microbatches
+simulate --trace job.csv --num-microbatches 3           2 give --num-microbatches
 simulate --num-microbatches 4 --loads trace             2 --loads needs --trace
 demo --slowdown 3                                       2 give 1.03
 """

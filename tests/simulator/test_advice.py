@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from drawn_jobs import generated_job
 from planner_problems import published
 
 from pfo_fs.arrays import Array, np
 from pfo_fs.device.simulated.physics import A100, GpuModel
 from pfo_fs.planner import Measurement, Pipeline, Planner, Profile, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
-from pfo_fs.simulator import Play, generated_job, summarize
+from pfo_fs.simulator import Play, summarize
 from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Curves, Interval, advise
 from pfo_fs.simulator.traces import TracedStages
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from drawn_jobs import generated_job
 from simulated_jobs import LongTruth, converged
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
@@ -19,7 +20,6 @@ from pfo_fs.planner import Measurement, make_pipeline
 from pfo_fs.scheduler import IterationTime
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, ModelTruth, Nuisances, Play, summarize
-from pfo_fs.simulator.job_generator import generated_job
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import bodies
 
