@@ -20,7 +20,6 @@ VOCABULARY = {
     "loads_known",
     "models",
     "settings",
-    "switching_file",
     "turns",
     "user_files",
 }
@@ -54,7 +53,6 @@ TOP = {
     "models": {"errors"},
     "settings": {"errors"},
     "turns": set(),
-    "switching_file": {"errors", "models", "user_files"},
     "user_files": {"errors"},
     "__main__": {"cli"},
     "__init__": {*VOCABULARY, "planner", "loads", "training", "scheduler", "power_limit", "integrations"},

@@ -28,7 +28,6 @@ from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event, quick
 from pfo_fs import PFOFileOptimizer
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
-from pfo_fs.switching_file import VARIABLE, CallTime, MeasuredSwitching
 
 MODES = ("launch", "device")
 NONE = "none"
@@ -36,7 +35,7 @@ _SETTLE_S = 0.003
 """The clock process follows the last instruction within this time after the device's end."""
 _SCHEDULE_S = 30.0
 _ACTS_AFTER_S = 0.005
-"""From the request of a clock until it acts, as the clock process is told."""
+"""From the request of a clock until it acts, as a clock process assumes in a dry run (`device/clock_process.py`)."""
 
 
 class Sizes(NamedTuple):
@@ -293,9 +292,6 @@ def measure_job(sizes: Sizes) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         os.environ["PFO_FS_RUN_DIR"] = os.environ["PFO_FS_SIM_DIR"] = name
-        costs = MeasuredSwitching(call_s=CallTime(median=0.0001), latency_s=dict.fromkeys(supported, _ACTS_AFTER_S))
-        (folder / "switching.json").write_text(costs.model_dump_json())
-        os.environ[VARIABLE] = str(folder / "switching.json")
         opts: dict[str, PFOFileOptimizer | None] = {NONE: None}
         for mode in MODES:
             opts[mode] = stack.enter_context(optimizer_for(mode, folder, job.names, clocks_mhz))

@@ -26,6 +26,7 @@ _MAX_ROWS = 24
 
 
 _PROFILE = "CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."
+_LATENCY = "Time in s from a call until its clock acts: 0.02. Then the plan counts what changes cost."
 _FRONTIER = "Make this many plans, from the least energy (number 0) to the fastest."
 
 
@@ -45,7 +46,7 @@ def plan(
     format_: Annotated[Literal["yaml", "lowtime"], Option("--format", help="lowtime: for a Zeus server.")] = "yaml",
     solver: Annotated[Literal["lp", "lowtime", "both"], Option(help="How to plan; both for a comparison.")] = "lp",
     gpus_per_rank: Annotated[int, Option(help="GPUs of a rank; the profile is of one, results are for all.")] = 1,
-    switching: Annotated[Path | None, Option(help="What `pfo-fs doctor --switching` has written.")] = None,
+    clock_latency: Annotated[float | None, Option(help=_LATENCY, min=0.0, max=1.0)] = None,
     ranks_per_host: Annotated[int, Option(help="Ranks that share a host and its driver.", min=1)] = 1,
     json_: JsonFlag = False,
 ) -> None:
@@ -63,14 +64,13 @@ def plan(
         Problem,
         SwitchCosts,
         all_maximum,
-        costs_of,
+        assumed_costs,
         even_deadlines,
         even_hosts,
         make_pipeline,
         read_profile,
         solve_frontier,
     )
-    from pfo_fs.switching_file import read_switching
 
     given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "power": power}
     asked = {name: value for name, value in given.items() if value is not None}
@@ -83,9 +83,9 @@ def plan(
     measured = plan_parts.read_dump(profile) if profile.is_dir() else read_profile(profile)
     pipeline = make_pipeline(schedule, measured.num_stages, num_microbatches, num_ranks=num_ranks)
     problem = Problem(pipeline, measured, waiting_w, 0.0, SwitchCosts(), gpus_per_rank)
-    if switching is not None:
+    if clock_latency is not None:
         hosts = even_hosts(len(problem.pipeline.orders), ranks_per_host)
-        problem = replace(problem, switch_costs=costs_of(read_switching(switching), gpus_per_rank, hosts))
+        problem = replace(problem, switch_costs=assumed_costs(clock_latency, gpus_per_rank, hosts))
     for warning in problem.warnings:
         say(("warning: ", "yellow"), warning, to=err)
     if output is not None:

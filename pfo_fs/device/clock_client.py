@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockInfo, ClockOptions
@@ -23,9 +23,6 @@ from pfo_fs.ipc.process_end import in_forked_children, is_stopped
 from pfo_fs.ipc.spawn import Child, hold_standard_fds, start_process
 from pfo_fs.ipc.system_calls import OwnFile, held_recv, held_write, open_doorbell
 from pfo_fs.ipc.transport import refusals_named
-
-if TYPE_CHECKING:
-    from pfo_fs.switching_file import MeasuredSwitching
 
 log = logging.getLogger("pfo_fs")
 
@@ -46,7 +43,6 @@ class ClockProcess:
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
-        measured: What clock changes cost on this node; None: the clock process learns it while training runs.
     """
 
     def __init__(
@@ -54,12 +50,11 @@ class ClockProcess:
         spec: str,
         options: ClockOptions = ClockOptions(),  # noqa: B008  it is immutable
         *,
-        measured: MeasuredSwitching | None = None,
         start_timeout_s: float = 30.0,
     ) -> None:
         hold_standard_fds()
         self.spec = spec
-        self._options = _completed(options, measured)
+        self._options = _completed(options)
         self.power_limit_before_w: float | None = None  # set again if the process dies
         self._page = SharedPage.create()
         self.words = self._page.words
@@ -309,18 +304,11 @@ class ClockProcess:
         return start_process("pfo_fs.device.clock_process", arguments, fds=fds, label=self.spec, outlives=True)
 
 
-def _completed(options: ClockOptions, measured: MeasuredSwitching | None) -> ClockOptions:
-    """Returns the options with what environment variables say, and what was measured of clock changes."""
-    options = options._replace(
+def _completed(options: ClockOptions) -> ClockOptions:
+    """Returns the options with what environment variables say."""
+    return options._replace(
         clock_backend=options.clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
         max_clock_calls_per_s=options.max_clock_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,
-    )
-    if measured is None:
-        return options
-    return options._replace(
-        max_clock_calls_per_s=options.max_clock_calls_per_s or measured.max_calls_per_s,
-        call_ns=round(measured.call_s.median * 1e9),
-        latencies_ns=[(mhz, round(latency_s * 1e9)) for mhz, latency_s in measured.latency_s.items()],
     )
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
-
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS
 
 
 class ClockOptions(NamedTuple):
@@ -18,9 +15,7 @@ class ClockOptions(NamedTuple):
         tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
         clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if empty.
         max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks while clocks follow the
-            device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what was measured, or what the driver has room for.
-        call_ns: Duration of a call that sets a clock, as it was measured on this node before.
-        latencies_ns: (clock in MHz, time from the return of a call until it acts), as measured before.
+            device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what the driver has room for.
     """
 
     rank: int = 0
@@ -32,8 +27,6 @@ class ClockOptions(NamedTuple):
     tries_only: bool = False
     clock_backend: str = ""
     max_clock_calls_per_s: float | None = None
-    call_ns: int = FIRST_CALL_NS
-    latencies_ns: Sequence[tuple[int, int]] = ()
     tp_degree: int = 1
 
 

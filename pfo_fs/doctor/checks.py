@@ -27,7 +27,6 @@ from pfo_fs.errors import DeviceError, PfoError
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc.messages import ClocksHeld, WatchSwitch
 from pfo_fs.models import counts_whole_module
-from pfo_fs.switching_file import VARIABLE, given_switching
 
 _WAYS = "each way to set clocks"
 """The line of `lines.yaml` that is printed for each way to set clocks, under the name of the way."""
@@ -84,7 +83,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
     if len(gpus) == len(specs) > 0:
         checks.append(check_marks(specs[0]))
-    return [*checks, check_switching_file()]
+    return checks
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
@@ -149,17 +148,6 @@ def check_marks(spec: str) -> Check:
         return line("marks at device time", "no", str(error))
     marks.page.unregister()
     return line("marks at device time", "ok", "by stream write")
-
-
-def check_switching_file() -> Check:
-    try:
-        given = given_switching()
-    except PfoError as error:
-        return line("costs of clock changes", "no", f"{VARIABLE}: {error}")
-    if given is None:
-        return line("costs of clock changes", "unset", f"{VARIABLE} is not set")
-    text = f"a call takes {given.call_s.median * 1e3:.1f} ms, {len(given.latency_s)} clocks measured"
-    return line("costs of clock changes", "ok", text)
 
 
 # ---- GPUs that were left with a locked clock or another power limit, and their reset

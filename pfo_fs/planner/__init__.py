@@ -32,7 +32,7 @@ from pfo_fs.planner.planner import Planner, even_deadlines, solve_frontier
 from pfo_fs.planner.problem import Problem
 from pfo_fs.planner.profile import Measurement, Profile, blocking_power_w, read_profile
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
-from pfo_fs.planner.switch_costs import SwitchCosts, costs_of, even_hosts
+from pfo_fs.planner.switch_costs import SwitchCosts, assumed_costs, even_hosts
 
 __all__ = [
     "Calibration",
@@ -48,9 +48,9 @@ __all__ = [
     "Scenarios",
     "SwitchCosts",
     "all_maximum",
+    "assumed_costs",
     "blocking_power_w",
     "calibrate",
-    "costs_of",
     "even_deadlines",
     "even_hosts",
     "lowtime_plan",

@@ -31,7 +31,6 @@ from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
 from pfo_fs.ipc.process_end import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
-from pfo_fs.switching_file import VARIABLE, MeasuredSwitching, given_switching
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
@@ -57,14 +56,13 @@ class _Job(TypedDict):
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """The result of joining; `measured` is what the user's file says about clock changes on this node."""
+    """The result of joining."""
 
     job_id: str | None
     coordination: Literal["daemon", "local", "off"]
     clocks: ClockProcess
     feed: ScheduleFeed
     parts: StepParts
-    measured: MeasuredSwitching | None
 
 
 @dataclass
@@ -83,7 +81,6 @@ class JobJoiner:
     def __post_init__(self) -> None:
         self._problem: Problem | None = None
         self._noted: list[str] = []
-        self._measured: MeasuredSwitching | None = None
         self._clocks: ClockProcess | None = None
         self._feed = ScheduleFeed(self.dims.rank, self.switcher)
 
@@ -134,7 +131,7 @@ class JobJoiner:
             who = "a daemon" if job["coordination"] == "daemon" else "rank 0"
             how = f"by {clocks.info.clock_backend}" if clocks.info.clocks_mhz else f"are not set: {clocks.message}"
             _say(f"pfo-fs: job {job['job_id']} in {self.request.shared_dir}, scheduled by {who}; clocks {how}")
-        return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts, self._measured)
+        return JoinedJob(job["job_id"] or None, job["coordination"], clocks, self._feed, parts)
 
     @contextmanager
     def _alone(self, what_fails: str = "") -> Iterator[None]:
@@ -177,12 +174,7 @@ class JobJoiner:
             max_clock_calls_per_s=self.request.max_clock_calls_per_s,
             tp_degree=self.dims.tp_degree,
         )
-        try:
-            self._measured = given_switching()
-        except PfoError as error:
-            text = f"{VARIABLE}: {error}; what clock changes cost is learned while training runs"
-            self._note(text, ConfigError(text))
-        return ClockProcess(spec, options, measured=self._measured)
+        return ClockProcess(spec, options)
 
     def _create_job(self, token: str) -> _Job:
         """On rank 0: makes the job's folder and learns whether the daemon or rank 0's helper schedules it.

@@ -198,9 +198,9 @@ def join_loads(
     why = ""
     token = ranks.from_rank_0(secrets.token_hex(TOKEN_BYTES))
     if dims.rank == 0:
-        places, latencies_s = [place for place, *_ in told], job.measured.latency_s if job.measured is not None else {}
+        places = [place for place, *_ in told]
         holds = any(capped for *_, capped, _ in told)
-        change_s = 0.0 if holds else max(latencies_s.values(), default=0.0) or CHANGE_S
+        change_s = 0.0 if holds else CHANGE_S
         try:
             from_top = sorted(offered, reverse=True)
             decider = LoadDecider(places, from_top, change_s, lost_time, orders, token, learned, holds)

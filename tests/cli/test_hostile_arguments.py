@@ -26,7 +26,6 @@ ROW = b"0,0,0,forward,0,1,1,1,1000,1,1\n"
 HEADER = b"step,dp_rank,stage,instruction,micro_batch,time_s,load,length,frequency,time,energy\n"
 CASES = [  # a command that reads a file, and its arguments; FILE is the file
     ("plan", "FILE", "--num-microbatches", "2", "--gpu", "A100"),
-    ("plan", "p.csv", "--num-microbatches", "2", "--gpu", "A100", "--switching", "FILE"),
     ("simulate", "--trace", "FILE", "--iterations", "1"),
     ("simulate", "--trace", "trace.csv", "--loads", "FILE", "--iterations", "1"),
     ("loads", "FILE"),

@@ -136,10 +136,8 @@ def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
 # ---- what clock changes cost
 
 
-def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path, tmp_path: Path) -> None:
-    path = tmp_path / "switching.json"
-    path.write_text('{"call_s": {"median": 0.0}, "gpus": 8, "latency_s": {"1400": 9.0}}')
-    shown = pfo_fs(*arguments(profile, "--switching", path, "--ranks-per-host", "3"), code=0)
+def test_the_table_says_why_the_plan_changes_clocks_as_often_as_it_does(profile: Path) -> None:
+    shown = pfo_fs(*arguments(profile, "--clock-latency", "1", "--ranks-per-host", "3"), code=0)
     assert "one clock for each rank" in shown.stdout
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 

@@ -193,7 +193,6 @@ power-limit n --selector max-slowdown --factor 0.9      2 1.05 allows 5 %
 power-limit n.json --eta-knob 2                         2 between 0 (time) and 1 (energy)
 power-limit n.json --world-size 0                       2 1 or more
 doctor --peer 2                                         2 name the directory
-doctor --switching -o no/switching.json                 1 there is no folder
 plan profile.csv --slowdown 5                           2 give 1.05
 plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
 simulate --gpu V100 --num-microbatches 4                2 'a100', 'a40'

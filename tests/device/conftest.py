@@ -14,7 +14,6 @@ from running import HANGS_AFTER_S
 
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
-from pfo_fs.switching_file import MeasuredSwitching
 
 
 @pytest.fixture
@@ -41,11 +40,10 @@ def start(sim_dir: Path) -> Iterator[Start]:
     def start_one(
         spec: str = "simulated:a",
         *,
-        measured: MeasuredSwitching | None = None,
         start_timeout_s: float = HANGS_AFTER_S,
         **options: Any,
     ) -> ClockProcess:
-        started.append(ClockProcess(spec, ClockOptions(**options), measured=measured, start_timeout_s=start_timeout_s))
+        started.append(ClockProcess(spec, ClockOptions(**options), start_timeout_s=start_timeout_s))
         return started[-1]
 
     yield start_one

@@ -24,7 +24,7 @@ from running import HANGS_AFTER_S, Processes, open_fds, wait_for
 from pfo_fs.device import clock_client, shared_page
 from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clocks.clock_setter import ClockSetter
-from pfo_fs.device.clocks.driver_calls import FIRST_CALL_NS, HostDriver
+from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.shared_page import SharedPage
@@ -32,7 +32,6 @@ from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.ipc import messages
 from pfo_fs.ipc.process_end import start_of
-from pfo_fs.switching_file import CallTime, MeasuredSwitching
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.step_parts import choose_switching
 
@@ -373,24 +372,18 @@ def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Star
     assert result["iter_energy"] == [0.0]
 
 
-def test_the_measured_call_time_and_rate_reach_the_clock_process_as_plain_numbers(
+def test_the_most_calls_per_second_come_from_the_option_or_else_the_environment(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(
         clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
     )
-    measured = MeasuredSwitching(call_s=CallTime(median=0.003), max_calls_per_s=100, latency_s={900: 0.007})
-    start(measured=measured)
-    monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
-    start(measured=measured)
     start()
-    options = ("call_ns", "max_clock_calls_per_s", "latencies_ns")
-    assert [tuple(one[option] for option in options) for one in given] == [
-        (3_000_000, 100, [(900, 7_000_000)]),
-        (3_000_000, 50, [(900, 7_000_000)]),
-        (FIRST_CALL_NS, 50, ()),
-    ]
+    monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
+    start()
+    start(max_clock_calls_per_s=100.0)
+    assert [one["max_clock_calls_per_s"] for one in given] == [None, 50, 100]
 
 
 # ---- clocks that follow the device

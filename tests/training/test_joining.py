@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from running import HANGS_AFTER_S
 
-from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
 from pfo_fs.guard import Guard, WarnOnce
 from pfo_fs.helper.client import HelperClient
@@ -133,7 +132,6 @@ def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
     [
         ("gpu", DeviceError, "rank 2: there is no such GPU"),
         ("registration", AlreadyClaimed, "another process is rank 2"),
-        ("switching file", ConfigError, "call_s.median"),
     ],
 )
 def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on_all(
@@ -154,11 +152,8 @@ def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on
 
     if what == "gpu":
         fail_on(monkeypatch, 2, DeviceError("there is no such GPU"))
-    elif what == "registration":
-        monkeypatch.setattr(HelperClient, "request", request)
     else:
-        (tmp_path / "switching.json").write_text('{"call_s": {"median": -1}}')
-        monkeypatch.setenv("PFO_FS_SWITCHING_FILE", str(tmp_path / "switching.json"))
+        monkeypatch.setattr(HelperClient, "request", request)
     jobs = join_all(tmp_path, strict=strict)
     if strict:
         raised, text = error_of_all(jobs)
@@ -167,7 +162,7 @@ def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on
         assert all(isinstance(job, JoinedJob) for job in jobs), jobs
         assert len({job.job_id for job in jobs}) == 1, "all join one job"
         warnings = [record.getMessage() for record in caplog.records if said in record.getMessage()]
-        assert len(warnings) == (RANKS if what == "switching file" else 1)
+        assert len(warnings) == 1
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -195,19 +190,3 @@ def test_a_directory_that_cannot_be_used_is_an_error_on_all_ranks_if_rank_0_is_s
     else:
         assert {type(error) for error in results} == {CoordinationError}
         assert len({str(error) for error in results}) == 1
-
-
-def test_clock_processes_start_with_the_switching_costs_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "switching.json").write_text('{"call_s": {"median": 0.003}, "latency_s": {"1200": 0.007}}')
-    monkeypatch.setenv("PFO_FS_SWITCHING_FILE", str(tmp_path / "switching.json"))
-    given = []
-
-    def start(*arguments: Any, measured: Any, **options: Any) -> ClockProcess:
-        given.append(measured)
-        return ClockProcess(*arguments, measured=measured, **options)
-
-    monkeypatch.setattr(joining, "ClockProcess", start)
-    join_all(tmp_path)
-    assert [measured.latency_s for measured in given] == [{1200: 0.007}] * RANKS

@@ -152,7 +152,7 @@ class LatencyModel:
     """The latencies of one GPU's clocks.
 
     Args:
-        known_ns: Known times from the return of a call until a clock (MHz) acts, as from `pfo-fs doctor --switching`.
+        known_ns: Known times from the return of a call until a clock (MHz) acts: in simulations and dry runs.
         top_mhz: The default clock; 0 if unknown. It acts like the highest clock.
         tp_degree: Number of GPUs that run the same instructions together. The slowest of them counts: after a change
             down the one that is called first, after a change up the one that is called last.
