@@ -220,6 +220,9 @@ class ParetoScheduler(FrequencyScheduler):
         about = goal_text(self._goal, self._impossibility(), self._monitor.reasons)
         changes = choice.plan.changes(model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
+        if not changes and choice.plan != model.max_clocks:
+            why = ": clocks cannot follow the device here" if self._beliefs.switching is None else ""
+            how_often = f"one clock for each rank{why}"
         message = "; ".join(filter(None, [about, measured_text(*self._told), how_often, choice.note]))
         steps, trial = self._beliefs.trial_steps() << choice.windows, self._beliefs.trials.get(choice.plan)
         # Plans for the pace of a straggler are not measured, and followed at once.

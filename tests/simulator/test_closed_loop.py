@@ -375,6 +375,12 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_how_
     assert f"{changes[8]} clock changes" in texts[8]
 
 
+def test_where_clocks_cannot_follow_the_device_each_rank_has_one_clock_and_people_are_told_why(tmp_path: Path) -> None:
+    cluster = Cluster(make_pipeline("1f1b", 2, 4), ModelTruth(A100, 2), QUIET)
+    play = Play(cluster, tmp_path, SETTINGS.model_copy(update={"scheduler_args": {"slowdown": 1.1}}))
+    assert "one clock for each rank: clocks cannot follow" in [*play.run(50)][-1].status_text
+
+
 @pytest.mark.slow
 def test_a_daemon_that_is_restarted_reads_from_the_records_what_changes_cost(tmp_path: Path) -> None:
     play = on_node(tmp_path, "A100 node", 4)
