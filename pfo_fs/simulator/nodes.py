@@ -342,7 +342,7 @@ class SimulatedNodes:
             gpu.set_mhz = mhz
             rank = self._ranks[gpu.rank]
             if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
-                rank.latencies.calls.called(round(call_s * 1e9), waited_ns)
+                rank.latencies.calls.called(self._now_ns(), round(call_s * 1e9), waited_ns)
                 rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
             lowest_mhz = min((other.set_mhz for other in rank.gpus if other.set_mhz), default=0)
             if lowest_mhz != rank.lowest_mhz:

@@ -117,7 +117,7 @@ class ClockSetter:
         ended_ns = time.monotonic_ns()
         if changes:
             waited_ns = self._driver.waited_ns
-            self._driver.called(ended_ns - began_ns - waited_ns, waited_ns)
+            self._driver.called(ended_ns, ended_ns - began_ns - waited_ns, waited_ns)
             self._clock_was_set(ended_ns, clock_mhz, waited_ns)
             self._why_not, self._rests_until_ns = "", ended_ns + self._rests_ns
         self.target, self.clock_mhz = target, clock_mhz

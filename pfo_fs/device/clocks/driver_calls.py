@@ -10,6 +10,7 @@ always made.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import stat
 import struct
@@ -27,7 +28,9 @@ BUSY_SHARE = 0.8
 MOST_READS_PER_S = 1000.0
 """Readings of counters and clocks, of all GPUs of the host: what they cost a running collective is not measured yet."""
 _BURST = 8
-"""Most calls, and most readings, that may be saved up, per GPU."""
+"""Most readings that may be saved up, per GPU."""
+_MOST_KEPT = 4096
+"""Calls whose time is kept: no driver makes more in a second."""
 _CALLS, _WAITS = 15, 64
 """The last durations of calls, of which the median counts, and the last waits, of which nine of ten are no longer."""
 _PLACES = 512
@@ -56,32 +59,36 @@ class DriverCalls:
         self.calls_per_s = calls_per_s
         self._took_ns: deque[int] = deque(maxlen=_CALLS)
         self._waited_ns: deque[int] = deque(maxlen=_WAITS)
-        self._saved = float(_BURST)
-        self._counted_ns = self._read_ns = 0
+        self._made_ns: deque[int] = deque(maxlen=_MOST_KEPT)
+        self._read_ns = 0
         self._reads = float(_BURST)
 
-    def called(self, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call, which waited before for calls of other GPUs."""
+    def called(self, at_ns: int, took_ns: int, waited_ns: int = 0) -> None:
+        """Notes a call that returned at `at_ns`, and waited before for calls of other GPUs."""
         self.made += 1
-        self._saved -= 1
+        self._made_ns.append(at_ns)
         self._took_ns.append(took_ns)
         self._waited_ns.append(waited_ns)
         self.call_ns = _share_of(self._took_ns, 0.5)
         self.queue_ns = _share_of(self._waited_ns, 0.9)
 
     def allows_down(self, now_ns: int) -> bool:
-        """Returns whether the clock may go down, and up again later."""
+        """Returns whether the clock may go down, and up again later.
+
+        No second has more calls than allowed; where that is less than two for a GPU, two of its calls have longer.
+        """
         rate = self.calls_per_s
         if rate is None:
             rate = BUSY_SHARE * 1e9 / max(self.call_ns, 1)
-        passed_ns = now_ns - self._counted_ns
-        self._counted_ns = now_ns
-        self._saved = min(_BURST, self._saved + rate / self.gpus * passed_ns / 1e9)
-        return self._saved >= 2
+        of_gpu = rate / self.gpus
+        within_s = max(1.0, 2 / of_gpu) if of_gpu else math.inf
+        while self._made_ns and now_ns - self._made_ns[0] >= 1e9 * within_s:
+            self._made_ns.popleft()
+        return len(self._made_ns) + 2 <= max(2.0, of_gpu)
 
     def read(self, now_ns: int) -> int:
         """Notes a reading; returns for how long the next one has to wait, in ns."""
-        apart_ns = self.gpus / MOST_READS_PER_S * 1e9
+        apart_ns = self.gpus / max(MOST_READS_PER_S / 2, MOST_READS_PER_S - _BURST * self.gpus) * 1e9
         self._reads = min(_BURST, self._reads + (now_ns - self._read_ns) / apart_ns) - 1
         self._read_ns = now_ns
         return max(0, round(-self._reads * apart_ns))

@@ -130,7 +130,7 @@ class Bench:
             self.requests.append((self.now_ns, mhz))
             self._set_mhz = mhz
             self._advance(self.now_ns + CALL_NS)
-            self.latencies.calls.called(CALL_NS)
+            self.latencies.calls.called(self.now_ns, CALL_NS)
             self.latencies.clock_was_set(self.now_ns, mhz)
             self._pending = self.now_ns + self._settle_ns[mhz], mhz
 

@@ -44,7 +44,7 @@ class Bench:
 
     def set(self, mhz: int, waited_ns: int = 0) -> None:
         """Sets a clock; its call returns now."""
-        self.model.calls.called(CALL_NS, waited_ns)
+        self.model.calls.called(self.now_ns, CALL_NS, waited_ns)
         self.model.clock_was_set(self.now_ns, mhz, waited_ns)
 
     def change(self, from_mhz: int, mhz: int, took_ns: int, after_ns: int = 0, kind: int = 0) -> None:
