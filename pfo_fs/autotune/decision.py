@@ -3,7 +3,7 @@
 run    the plan with the largest expected saving among those that are late by more than the tolerance with a
        probability of at most 16 % (one standard error)
 try    a plan that may save more since it uses clocks that are hardly known, if the possible gain is worth a window
-stop   when there is none: the plan in force stays until the monitor finds that something has changed
+hold   when there is none: the plan in force stays until the monitor finds that something has changed
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from pfo_fs.scheduler.base import IterationTime
 
 FALSE_ALARMS = 1e-9
 """Probability of a false alarm per iteration and test: one in 100,000 iterations of 1,000 pipelines in ten jobs."""
-LEAST_CHANGE = 0.02
-"""Relative: changes of less than half of this are left to the next regular measurement, which costs nothing."""
+LEAST_CHANGE = 0.01
+"""Relative: changes of less than this are left to the next regular measurement, which costs nothing."""
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
@@ -49,8 +49,8 @@ class _Test:
 
     def add(self, value: float, least_iterations: int) -> float:
         """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
-        allowance = max(LEAST_CHANGE / 2, self._scatter / 2)
-        clip = max(_CLIP * self._scatter, 2 * LEAST_CHANGE) if least_iterations > 1 else math.inf
+        allowance = max(LEAST_CHANGE, self._scatter / 2)
+        clip = max(_CLIP * self._scatter, 4 * LEAST_CHANGE) if least_iterations > 1 else math.inf
         limit = -math.log(FALSE_ALARMS) * self._scatter**2 / (2 * allowance)
         for sign, (total, values) in self._sums.items():
             total = max(0.0, total + max(-clip, min(clip, sign * value)) - allowance)
@@ -157,10 +157,10 @@ class Monitor:
     def _take(self, slow: dict[int, float], one: IterationTime, change: float) -> None:
         """Notes that a pipeline takes another time beside the others than is known."""
         now = slow.get(one.pipeline, 1.0) * math.exp(change)
-        if now <= 1 + LEAST_CHANGE / 2:
+        if now <= 1 + LEAST_CHANGE:
             slow.pop(one.pipeline, None)
             self.reasons.pop(one.pipeline, None)
-            if now < 1 - LEAST_CHANGE:
+            if now < 1 - 2 * LEAST_CHANGE:
                 slow[one.pipeline] = round(now, 3)
         elif abs(now / slow.get(one.pipeline, 1.0) - 1) > _SAME:
             slow[one.pipeline] = round(now, 3)
