@@ -79,10 +79,6 @@ def run_step(tracker: CudaEventTracker, device: Device, step: int, *, waits: boo
     tracker.step_end()
 
 
-def marks(clocks: FakeClocks) -> list[tuple[int, int]]:
-    return clocks.reader.read(everything=True) or []
-
-
 def spans_ms(found: list[tuple[int, int]]) -> list[float]:
     """Durations of the instructions."""
     begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
@@ -95,7 +91,7 @@ def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
 ) -> None:
     began_ns = device.now_ns
     run_step(tracker, device, 0, waits=True)
-    found = marks(clocks)
+    found = clocks.marks()
     assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
     begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
     assert begins == [began_ns, began_ns + 10 * MS], "on the clock of all other marks"
@@ -110,9 +106,9 @@ def test_marks_wait_for_the_device_and_stay_in_order(
     tracker: CudaEventTracker, device: Device, clocks: FakeClocks
 ) -> None:
     run_step(tracker, device, 0, waits=False)
-    assert marks(clocks) == [], "its events are not ready"
+    assert clocks.marks() == [], "its events are not ready"
     run_step(tracker, device, 1, waits=True)
-    steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_BEGIN]
+    steps = [code >> 8 for _, code in clocks.marks() if code & 0xFF == shared_page.STEP_BEGIN]
     assert steps == [0, 1]
 
 
@@ -124,7 +120,7 @@ def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
         run_step(tracker, device, step, waits=False)
         device.wait()
         clocks.words[shared_page.MEASURED_NUMBER] = 0
-    found = marks(clocks)  # those of the last step come with the next one
+    found = clocks.marks()  # those of the last step come with the next one
     begins, ends = (
         [first for first, code in found if code & 0xFF == kind]
         for kind in (shared_page.STEP_BEGIN, shared_page.LAST_END)
@@ -140,7 +136,7 @@ def test_steps_that_are_not_measured_cost_two_events_each(
     for step in range(5):
         run_step(tracker, device, step, waits=True)
     assert device.made <= 3
-    kinds = [code & 0xFF for _, code in marks(clocks)]
+    kinds = [code & 0xFF for _, code in clocks.marks()]
     assert kinds == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END] * 5
 
 
@@ -159,7 +155,7 @@ def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
     monkeypatch.setattr(Event, method, refuse)
     for step in range(3):
         run_step(tracker, device, step, waits=True)
-    kinds = [code & 0xFF for _, code in marks(clocks)]
+    kinds = [code & 0xFF for _, code in clocks.marks()]
     assert kinds.count(shared_page.STEP_END) == 3
     assert kinds.count(shared_page.BEGIN) == 6
     assert caplog.text.count("device not ready") == 1
@@ -179,7 +175,7 @@ def test_no_event_is_touched_while_a_graph_is_captured(device: Device, clocks: F
             run_step(tracker, device, step, waits=True)
     captures.clear()
     run_step(tracker, device, 3, waits=True)
-    found = [code for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_END]
+    found = [code for _, code in clocks.marks() if code & 0xFF == shared_page.STEP_END]
     assert [code >> 8 for code in found] == [0, shared_page.UNMARKED, shared_page.UNMARKED, 0]
     assert device.made <= made + 1
 
@@ -205,6 +201,6 @@ def test_a_step_of_very_many_instructions_is_not_measured_and_asks_for_few_event
         tracker.step_end()
         device.wait()
     assert device.made < 20_000
-    ends = [code >> 8 for _, code in clocks.reader.read(everything=True) or [] if code & 0xFF == shared_page.STEP_END]
+    ends = [code >> 8 for _, code in clocks.marks() if code & 0xFF == shared_page.STEP_END]
     assert ends
     assert all(end & shared_page.UNMARKED for end in ends)

@@ -86,7 +86,7 @@ def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: A
         kind = {"cut": "left over", "more": "ran out", "other": "another"}.get(change, "") if plan else ""
         assert len(told) == (kind not in kinds and kind != "")  # once for each schedule
         kinds.add(kind)
-        marks = clocks.reader.read(everything=True) or []
+        marks = clocks.marks()
         inner = [shared_page.BEGIN, shared_page.END] * len(names) + [shared_page.LAST_END] * bool(names)
         kept = [shared_page.STEP_BEGIN, shared_page.NUMBER, *inner, shared_page.STEP_END]
         assert [code & 0xFF for _, code in marks] == kept
@@ -205,7 +205,7 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(
     assert clocks.words[shared_page.MEASURING] == 0
     tracker.step_begin(8, 3)
     tracker.step_end()
-    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & shared_page.UNMARKED
+    assert clocks.marks()[-1][1] >> 8 & shared_page.UNMARKED
     run(tracker, F, B, number=4)
     assert clocks.kinds() == step
 
@@ -223,7 +223,7 @@ def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
     tracker: InstructionTracker, clocks: FakeClocks, number: int
 ) -> None:
     run(tracker, F, step=2**60, number=number)
-    marks = clocks.reader.read(everything=True) or []
+    marks = clocks.marks()
     assert marks[0][1] >> 8 == shared_page.MAX_STEP
     assert marks[1][1] == shared_page.NUMBER
     assert -1 <= marks[1][0] < 2**63

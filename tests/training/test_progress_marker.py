@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_clocks import FakeClocks
+from fake_clocks import MS, Device, FakeClocks, Queue
 from hypothesis import given
 from test_instruction_tracker import STEPS, B, F, Told, follow, run
 
@@ -24,7 +23,6 @@ from pfo_fs.device.shared_page import (
     PROGRESS,
     REPLAYED,
     SLEEPING,
-    TURN_SHIFT,
     TURNS,
     UNMARKED,
 )
@@ -33,74 +31,20 @@ from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.training.progress_marker import ProgressMarker
 from pfo_fs.turns import Turn
 
-MS = 1_000_000
 
-
-class Queue(list[int]):
-    """Points that a device has not reached yet; `fails` is raised instead of taking one.
-
-    Attributes:
-        graph: The points of a CUDA graph; None before there is one.
-        captures: Whether points go into it.
-    """
-
-    fails: Exception | None = None
-    graph: list[int] | None = None
-    captures = False
-
-    def enqueue(self, point: int) -> bool:
-        if self.fails is not None:
-            raise self.fails
-        if self.captures and self.graph is not None:
-            self.graph.append(point | REPLAYED << TURN_SHIFT)
-        else:
-            self.append(point)
-        return self.captures
-
-    @contextmanager
-    def capture(self) -> Iterator[None]:
-        self.graph, self.captures = [], True
-        yield
-        self.captures = False
-
-    def replay(self) -> None:
-        self += self.graph or []
-
-
-class Device:
-    """A device behind training, and what the clock process asks for as it gets on."""
-
-    def __init__(self, clocks: FakeClocks, queue: Queue) -> None:
-        self.clocks, self.queue = clocks, queue
-        latencies = LatencyModel(known_ns=dict.fromkeys((0, 900, 1005, 1200, 1410), 0))
-        self.requests = ClockRequests(clocks.words, latencies)
-        self.now_ns = MS
-
-    def reach(self, points: int = 1) -> int:
-        """Gets on by some points; returns the clock that is requested then."""
-        if points:
-            self.clocks.words[PROGRESS] = self.queue[points - 1]
-            del self.queue[:points]
-        self.now_ns += 100 * MS
-        return self.requests.wanted(self.now_ns)
-
-    def catch_up(self) -> int:
-        return self.reach(len(self.queue))
+@pytest.fixture
+def device(clocks: FakeClocks, told: list[str]) -> Device:
+    return Device(clocks, told.append)
 
 
 @pytest.fixture
-def queue() -> Queue:
-    return Queue()
+def queue(device: Device) -> Queue:
+    return device.queue
 
 
 @pytest.fixture
-def marker(clocks: FakeClocks, queue: Queue, told: list[str]) -> ProgressMarker:
-    return ProgressMarker(clocks, queue.enqueue, told.append)
-
-
-@pytest.fixture
-def device(clocks: FakeClocks, queue: Queue, marker: ProgressMarker) -> Device:
-    return Device(clocks, queue)
+def marker(device: Device) -> ProgressMarker:
+    return device.marker
 
 
 @pytest.fixture
@@ -157,9 +101,9 @@ def test_the_last_point_that_was_launched_is_known_before_the_doorbell_rings(clo
 
 @given(STEPS)
 def test_the_device_has_the_clock_of_each_instruction_that_it_gets_to(steps: Any) -> None:
-    clocks, queue, told = FakeClocks(), Queue(), Told()
-    tracker = InstructionTracker(clocks, marker=ProgressMarker(clocks, queue.enqueue), on_mismatch=told)
-    follow(tracker, clocks, told, steps, Device(clocks, queue).catch_up)
+    clocks, told = FakeClocks(), Told()
+    device = Device(clocks)
+    follow(InstructionTracker(clocks, marker=device.marker, on_mismatch=told), clocks, told, steps, device.catch_up)
 
 
 def test_steps_that_are_still_in_the_queue_keep_their_schedule_when_it_changes(
@@ -277,7 +221,7 @@ def test_the_replays_of_a_captured_iteration_follow_the_schedule_of_their_step(
     got = [device.reach() for _ in range(len(queue))]
     assert got == [900, 900, 1200, 1200, 1200, 0] + [0] * 6 + [1410, 1410, 900, 900, 900, 0] + [0] * 6
     assert tracker._on_mismatch == []
-    ends = [code for _, code in clocks.reader.read(everything=True) or [] if code & 0xFF == shared_page.STEP_END]
+    ends = [code for _, code in clocks.marks() if code & 0xFF == shared_page.STEP_END]
     assert [end >> 8 for end in ends] == [UNMARKED] * 4, "their instructions have no times"
 
 
@@ -327,7 +271,7 @@ def test_a_step_that_calls_its_instructions_is_no_replay_and_one_with_one_clock_
     capture_step(tracker, queue, F, B)
     clocks.kinds()
     run(tracker, F, B)
-    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 == 0, "it is measured"
+    assert clocks.marks()[-1][1] >> 8 == 0, "it is measured"
     tracker.step_begin(0, 0, 900)
     with queue.capture():
         tracker.begin(F)
