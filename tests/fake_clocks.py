@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pfo_fs.device import shared_page
@@ -75,11 +75,15 @@ class Queue(list[int]):
 
 
 class Device:
-    """A device behind training, and what the clock process asks for as it gets on."""
+    """A device behind training, and what the clock process asks for as it gets on.
 
-    def __init__(self, clocks: FakeClocks, on_failure: Callable[[str], object] = lambda text: None) -> None:
-        self.clocks, self.queue = clocks, Queue()
-        self.marker = ProgressMarker(clocks, self.queue.enqueue, on_failure)
+    Attributes:
+        problems: What people were told.
+    """
+
+    def __init__(self, clocks: FakeClocks) -> None:
+        self.clocks, self.queue, self.problems = clocks, Queue(), list[str]()
+        self.marker = ProgressMarker(clocks, self.queue.enqueue, self.problems.append)
         latencies = LatencyModel(known_ns=dict.fromkeys((0, 900, 1005, 1200, 1410), 0))
         self.requests = ClockRequests(clocks.words, latencies)
         self.now_ns = MS
