@@ -45,6 +45,7 @@ SELECTORS = st.one_of(
     pl_step=st.integers(20, 150),
     numbers=st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 1e5)), min_size=12, max_size=12),
     selector=SELECTORS,
+    is_zeuss=st.booleans(),  # a script in which only the optimizer's import was changed
 )
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_states_limits_and_choice_are_zeuss_after_every_event(
@@ -52,11 +53,13 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
     events: list[str],
     numbers: list[tuple[float, float]],
     selector: ours.OptimumSelector,
+    is_zeuss: bool,
     **options: int,
 ) -> None:
-    monitor, zeus_monitor = FakeMonitor(numbers), FakeMonitor(numbers)
-    optimizer, gpu = make_optimizer(monkeypatch, monitor, optimum_selector=selector, **options)
-    zeus, zeus_gpus = make_zeus(monkeypatch, zeus_monitor, gpu, optimum_selector=zeus_selector(selector), **options)
+    monitor, zeus_monitor, theirs = FakeMonitor(numbers), FakeMonitor(numbers), zeus_selector(selector)
+    chosen_by: Any = theirs if is_zeuss else selector
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, optimum_selector=chosen_by, **options)
+    zeus, zeus_gpus = make_zeus(monkeypatch, zeus_monitor, gpu, optimum_selector=theirs, **options)
     assert state_of(optimizer) == state_of(zeus)
     for event in events:
         for each in (optimizer, zeus):
