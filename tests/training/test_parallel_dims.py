@@ -37,11 +37,8 @@ class Mesh:
 )
 def test_rank_and_world_size_come_from_the_launcher(environ: dict[str, str]) -> None:
     assert find_parallel_dims(pp_degree=8, environ=environ) == ParallelDims(5, 8, 0, 5, 0, 1, 8, 1)
-
-
-def test_arguments_win_over_the_environment() -> None:
-    place = find_parallel_dims(rank=2, world_size=4, pp_degree=4, environ={"RANK": "5", "WORLD_SIZE": "8"})
-    assert (place.rank, place.world_size) == (2, 4)
+    place = find_parallel_dims(rank=2, world_size=4, pp_degree=4, environ=environ)
+    assert (place.rank, place.world_size) == (2, 4), "arguments win"
 
 
 def test_all_mesh_dimensions_but_pp_and_tp_are_replicas_and_arguments_win_over_them() -> None:
