@@ -1,8 +1,9 @@
-"""Where training is in its schedule."""
+"""Where training is in its schedule; callbacks that are missing or misspelt are one warning that says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
+from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.turns import Turn
 
@@ -288,3 +290,74 @@ def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_to
     tracker.begin(F)
     assert tracker.clocks.target == 900
     assert tracker.told == []
+
+
+# ---- callbacks that are missing or misspelt
+
+
+def ready_event() -> Any:
+    """A CUDA event that is ready at once."""
+    return SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
+
+
+@pytest.fixture(params=["training thread", "CUDA events"])
+def marked(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracker:
+    if request.param == "training thread":
+        return InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
+    return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
+
+
+def mark(marked: InstructionTracker, begins: list[str], ends: list[str], steps: int = 8) -> None:
+    for step in range(steps):
+        marked.step_begin(step, -1)
+        for name in begins:
+            marked.begin(name)
+        for name in ends:
+            marked.end(name)
+        marked.step_end()
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "said"),
+    [
+        ([], [], "no instruction was marked in 3 steps: call on_instruction_begin(name)"),
+        (["forward"], [], "'forward' began 3 times and ended 0 times"),
+        (["forward"], ["foward"], "'forward' began 3 times and ended 0 times"),
+        ([], ["forward"], "no instruction was marked in 3 steps"),
+        (["forward", "backward"], ["forward", "forward"], "'forward' began 3 times and ended 6 times"),
+    ],
+)
+def test_wrong_marks_are_told_once_after_a_few_steps(
+    marked: InstructionTracker, told: list[str], begins: list[str], ends: list[str], said: str
+) -> None:
+    mark(marked, begins * 3, ends * 3, steps=2)
+    assert told == []
+    mark(marked, begins * 3, ends * 3)
+    assert len(told) == 1
+    assert said in told[0]
+
+
+def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: InstructionTracker, told: list[str]) -> None:
+    mark(marked, ["forward"], [], steps=1)
+    mark(marked, ["forward"], ["forward"])
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("begins_step", "ends_step", "said"),
+    [(True, False, "call on_step_end()"), (False, False, "call on_step_begin()"), (True, True, "")],
+)
+def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
+    marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str
+) -> None:
+    for step in range(8):
+        if begins_step:
+            marked.step_begin(step, -1)
+        if ends_step:
+            marked.step_end()
+        for _ in range(40):
+            marked.begin("forward")
+            marked.end("forward")
+        if ends_step and step == 1:
+            break
+    assert [said in text for text in told] == [True] * bool(said)

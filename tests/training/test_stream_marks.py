@@ -1,18 +1,23 @@
-"""Stream marks, against a driver that does at once what it is told (fake_libcuda.c); tests/gpu runs them on a GPU."""
+"""Stream marks, against a driver that does at once what it is told (fake_libcuda.c), and when they are used."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
+from running import HANGS_AFTER_S
 
-from pfo_fs.device.shared_page import PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import DeviceError
+from pfo_fs.training.step_parts import choose_switching
 from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
@@ -148,3 +153,40 @@ def test_the_self_test_sees_what_is_wrong_and_leaves_the_word_as_it_was(
     assert reason in said
     assert bool(said) == bool(reason)
     assert words[PROGRESS] == before
+
+
+# ---- how the way to switch clocks is chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "spec", "mode", "note"),
+    [
+        ("auto", "simulated:a", "device", "simulated"),
+        ("device", "simulated:a", "device", "simulated"),
+        ("launch", "simulated:a", "launch", ""),
+        ("auto", "none:", "launch", "CUDA"),
+        ("device", "nvml:GPU-nowhere", "launch", "CUDA"),
+    ],
+)
+def test_clocks_follow_the_device_if_they_can_and_otherwise_the_callbacks_and_the_note_says_why(
+    clocks: FakeClocks, kernels: SimulatedKernels, asked: str, spec: str, mode: str, note: str
+) -> None:
+    chosen = choose_switching(asked, clocks, spec, kernels if spec == "simulated:a" else None)
+    assert (chosen.mode, chosen.marker is None) == (mode, mode == "launch")
+    assert note in chosen.note
+    assert clocks.words[FOLLOWS] == (mode == "device")
+
+
+def test_a_mark_is_written_when_the_simulated_device_gets_there(
+    clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
+    marker.set_plan([900], [0])
+    gets_there = threading.Event()
+    monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(HANGS_AFTER_S))
+    kernels.stream.launch("backward")
+    marker.begin_step()
+    assert clocks.words[PROGRESS] == IDLE
+    gets_there.set()
+    kernels.stream.synchronize()
+    assert clocks.words[PROGRESS] != IDLE

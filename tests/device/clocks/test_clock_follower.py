@@ -37,12 +37,12 @@ def pause(duration_ns: int) -> Work:
     return lambda _: duration_ns
 
 
-def step_of(works: Sequence[Work], gap_ns: int = 0) -> list[tuple[Work, int]]:
+def step_of(works: Sequence[Work]) -> list[tuple[Work, int]]:
     """What the device does in a step: (work, the point that it reaches then)."""
     does = [(pause(0), START)]
     for position, work in enumerate(works):
-        does += [(pause(gap_ns), position << 1), (work, position << 1 | 1)]
-    return [*does, (pause(gap_ns), IDLE)]
+        does += [(pause(0), position << 1), (work, position << 1 | 1)]
+    return [*does, (pause(0), IDLE)]
 
 
 class Bench:
@@ -99,9 +99,9 @@ class Bench:
             follower = self.follower
             self._advance(min(follower.due_ns, follower.next_look_ns(self.now_ns)))
 
-    def step(self, plan: FollowedPlan, works: Sequence[Work], gap_ns: int = 0, rest_ns: int = 300 * MS) -> int:
+    def step(self, plan: FollowedPlan, works: Sequence[Work], rest_ns: int = 300 * MS) -> int:
         """Runs a step and rests; returns the step's duration in ns."""
-        turn = self.launch(plan, step_of(works, gap_ns))
+        turn = self.launch(plan, step_of(works))
         self.rest(rest_ns)
         self.run()
         return self.time_of(turn, IDLE) - self.time_of(turn, START)
@@ -110,10 +110,6 @@ class Bench:
         """Runs steps, each after a rest."""
         for _ in range(count):
             self.step(plan, works)
-
-    def raised_at(self, mhz: int, turn: int) -> int:
-        """When a clock was in force first in a step."""
-        return next(at_ns for at_ns, one in self.in_force if one == mhz and at_ns > self.time_of(turn, 0))
 
     def time_of(self, turn: int, code: int) -> int:
         return next(at_ns for at_ns, *point in self.reached if point == [turn, code])
@@ -371,9 +367,9 @@ def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     bench.steps(6, plan, works)
     bench.step(plan, [pause(30_000 * MS), works[1]])
     bench.step(plan, works)
-    turn = bench.turn
-    up_ns = bench.raised_at(TOP_MHZ, turn)
-    assert -10 * MS < up_ns - bench.time_of(turn, 1) <= 0
+    end_ns = bench.time_of(bench.turn, 1)
+    assert bench.in_force_at(end_ns - 10 * MS) == 900
+    assert bench.in_force_at(end_ns) == TOP_MHZ
 
 
 def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
