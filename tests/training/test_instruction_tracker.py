@@ -103,13 +103,17 @@ def test_each_instruction_gets_its_clock_until_training_strays_and_no_mark_is_mi
     follow(tracker, steps, lambda: tracker.clocks.target)
 
 
-def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: Tracker) -> None:
-    tracker.set_schedule([(F, 900)], in_turns=True)
+@pytest.mark.parametrize(("in_turns", "count"), [(True, 150), (False, 20)])
+def test_a_schedule_is_measured_until_its_last_step_in_turns_or_ten_times_as_long_as_it_takes(
+    in_turns: bool, count: int
+) -> None:
+    tracker = Tracker(profile_steps=1)
+    tracker.set_schedule([(F, 900)], in_turns=in_turns)
     measured = []
     for step in range(200):
-        tracker.run(F, step=step, until=150, turn=Turn(step % 2 == 0))
+        tracker.run(F, step=step, **({"until": 150, "turn": Turn(step % 2 == 0)} if in_turns else {}))
         measured.append(shared_page.BEGIN in tracker.clocks.kinds())
-    assert measured == [True] * 150 + [False] * 50
+    assert measured == [True] * count + [False] * (200 - count)
 
 
 def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(tracker: Tracker) -> None:
@@ -209,14 +213,6 @@ def test_instructions_are_marked_until_the_clock_process_has_its_result(tracker:
     assert tracker.clocks.marks()[-1][1] >> 8 & shared_page.UNMARKED
     tracker.run(F, B, number=4)
     assert tracker.clocks.kinds() == step
-
-
-def test_marking_ends_after_many_steps_if_the_clock_process_never_has_a_result() -> None:
-    tracker = Tracker(profile_steps=1)
-    tracker.set_schedule([(F, 900)])
-    for step in range(25):
-        tracker.run(F, step=step)
-    assert tracker.clocks.kinds().count(shared_page.BEGIN) == 20
 
 
 @pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])

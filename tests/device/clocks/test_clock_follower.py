@@ -260,12 +260,22 @@ def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 0), bench.time_of(turn, 1)) < LOOK_NS
 
 
-def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
-    bench, plan = Bench(), plan_of([900, TOP_MHZ, 1005])
-    bench.steps(4, plan, [lasting(100 * MS)] * 3)
+@pytest.mark.parametrize(
+    ("clocks_mhz", "middle_ms", "requests_mhz"),
+    [
+        ([900, TOP_MHZ, 1005], 100, [900, TOP_MHZ, 1005, 0]),  # what was requested early is not taken back
+        ([TOP_MHZ, 900, TOP_MHZ], 4, [TOP_MHZ, 0]),  # a short stretch at a low clock is not worth going down
+    ],
+)
+def test_in_each_step_a_clock_is_requested_once_if_it_is_worth_it(
+    clocks_mhz: list[int], middle_ms: int, requests_mhz: list[int]
+) -> None:
+    bench, plan = Bench(), plan_of(clocks_mhz)
+    works = [lasting(100 * MS), lasting(middle_ms * MS), lasting(100 * MS)]
+    bench.steps(4, plan, works)
     asked = len(bench.requests)
-    bench.step(plan, [lasting(100 * MS)] * 3)
-    assert [mhz for _, mhz in bench.requests[asked:]] == [900, TOP_MHZ, 1005, 0]
+    bench.step(plan, works)
+    assert [mhz for _, mhz in bench.requests[asked:]] == requests_mhz
 
 
 def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instruction_before() -> None:
@@ -288,14 +298,6 @@ def test_a_lower_clock_is_not_requested_before_the_instruction_before_it_has_beg
     assert low_ns > bench.time_of(turn, 2)
 
 
-def test_a_short_stretch_at_a_low_clock_is_not_worth_going_down() -> None:
-    bench, plan = Bench(), plan_of([TOP_MHZ, 900, TOP_MHZ])
-    bench.steps(4, plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
-    asked = len(bench.requests)
-    bench.step(plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
-    assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
-
-
 def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     bench = Bench(calls_per_s=0.001)
     plan = plan_of([TOP_MHZ, 900] * 8)
@@ -304,13 +306,21 @@ def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     assert height(bench.requested_at(bench.now_ns)) >= TOP_MHZ
 
 
-def test_a_point_that_the_plan_does_not_have_means_the_default_clock() -> None:
-    follower = Bench().follower
-    plan = plan_of([900])
-    follower.reached(1, 0, plan, MS)
-    assert follower.wanted(MS) == 900
-    follower.reached(1, 64, plan, 2 * MS)
-    assert follower.wanted(2 * MS) == 0
+@pytest.mark.parametrize(
+    ("first", "first_mhz", "second", "second_mhz"),
+    [
+        (0, 900, 64, 0),  # the plan does not have the second point
+        (2, 1200, 1, 1200),  # the end of the instruction before, marked on another stream, comes after a later begin
+    ],
+)
+def test_a_point_that_the_plan_does_not_have_means_the_default_clock_and_one_that_comes_late_changes_nothing(
+    first: int, first_mhz: int, second: int, second_mhz: int
+) -> None:
+    follower, plan = Bench().follower, plan_of([900, 1200, 900])
+    follower.reached(1, first, plan, MS)
+    assert follower.wanted(2 * MS) == first_mhz
+    follower.reached(1, second, plan, 3 * MS)
+    assert follower.wanted(4 * MS) == second_mhz
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -372,15 +382,6 @@ def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     assert bench.in_force_at(end_ns) == TOP_MHZ
 
 
-def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
-    follower = Bench(calls_per_s=10_000.0).follower
-    plan = plan_of([900, 1200, 900])
-    follower.reached(1, 2, plan, MS)  # the begin of the second instruction
-    assert follower.wanted(2 * MS) == 1200
-    follower.reached(1, 1, plan, 3 * MS)  # the end of the first one, marked on another stream
-    assert follower.wanted(4 * MS) == 1200
-
-
 @pytest.mark.parametrize("rest_ms", [0, 5, 300])
 def test_where_the_end_of_a_step_is_marked_in_another_stream_its_last_instructions_get_their_clocks(
     rest_ms: int,
@@ -437,24 +438,20 @@ def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz
     assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
 
 
-def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come() -> None:
+@pytest.mark.parametrize("strays", [False, True])
+def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come_or_strays(strays: bool) -> None:
     bench, plan = Bench(), plan_of([900] * 3)
     back_to_back(bench, plan, [lasting(60 * MS)] * 3)
     assert bench.requested_at(bench.now_ns) == 900
     ended_ns = bench.now_ns
-    bench.rest(300 * MS)
+    if strays:
+        bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
+    else:
+        bench.rest(300 * MS)
     bench.run()
     at_ns, mhz = bench.requests[-1]
     assert mhz == 0
     assert at_ns - ended_ns < 30 * MS
-
-
-def test_a_step_that_does_not_run_as_scheduled_ends_at_the_default_clock_also_where_clocks_stay() -> None:
-    bench, plan = Bench(), plan_of([900] * 3)
-    back_to_back(bench, plan, [lasting(60 * MS)] * 3)
-    bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
-    bench.run()
-    assert bench.requested_at(bench.now_ns) == 0
 
 
 def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:

@@ -189,23 +189,23 @@ def test_without_a_counter_power_is_integrated(fake: FakeNvml, monkeypatch: pyte
     assert gpu.energy_j() == pytest.approx(200 * 0.03, rel=0.01)
 
 
-def test_known_errors_are_explained_with_their_code_and_unknown_ones_keep_nvmls_text(fake: FakeNvml) -> None:
-    fake.fails["nvmlInit"] = 9
-    with pytest.raises(DeviceError, match=r"driver is not loaded \(NVML error 9 of nvmlInit\)"):
-        NvmlGpu(UUIDS[0])
-    fake.fails["nvmlInit"] = 777
-    with pytest.raises(DeviceError, match="code 777"):
-        NvmlGpu(UUIDS[0])
-
-
-def test_an_unknown_uuid_and_mig_are_refused(fake: FakeNvml) -> None:
-    with pytest.raises(DeviceError, match="no such GPU"):
-        NvmlGpu("GPU-nowhere")
-    with pytest.raises(DeviceError, match="MIG slice"):
-        NvmlGpu("MIG-1234")
-    fake.mig = True
-    with pytest.raises(DeviceError, match="MIG mode"):
-        NvmlGpu(UUIDS[0])
+@pytest.mark.parametrize(
+    ("code", "uuid", "mig", "reason"),
+    [
+        (9, UUIDS[0], False, r"driver is not loaded \(NVML error 9 of nvmlInit\)"),
+        (777, UUIDS[0], False, "code 777"),
+        (None, "GPU-nowhere", False, "no such GPU"),
+        (None, "MIG-1234", False, "MIG slice"),
+        (None, UUIDS[0], True, "MIG mode"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_an_error_that_explains_the_code_of_nvml_or_names_the_gpu(
+    fake: FakeNvml, code: int | None, uuid: str, mig: bool, reason: str
+) -> None:
+    fake.fails.update({} if code is None else {"nvmlInit": code})
+    fake.mig = mig
+    with pytest.raises(DeviceError, match=reason):
+        NvmlGpu(uuid)
 
 
 def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
