@@ -355,22 +355,6 @@ def test_a_long_plan_is_not_added_up_at_each_look() -> None:
 # ---- what must not be learned from
 
 
-def test_a_step_that_strayed_teaches_nothing() -> None:
-    bench, plan = Bench(), plan_of([900, 1200, 900])
-    works = [lasting(100 * MS)] * 3
-    bench.steps(4, plan, works)
-    before = list(plan.gap_ns)
-    bench.launch(plan, [*step_of(works)[:3]])
-    bench.rest(10 * MS)
-    bench.run()
-    # As the tracker marks it: the end of another turn.
-    bench.launch(plan, [(pause(0), IDLE)])
-    bench.rest(300 * MS)
-    bench.run()
-    assert bench.in_force[-1][1] == 0
-    assert plan.gap_ns[3:] == before[3:]
-
-
 def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     bench, plan = Bench(), plan_of([900, TOP_MHZ])
     works = [lasting(100 * MS)] * 2
