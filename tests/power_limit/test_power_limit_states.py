@@ -182,7 +182,7 @@ def failing(at: str, error: Exception | None = None) -> FakeMonitor:
         (failing("end"), {}, "division by zero"),
         (failing("end", NotOffered("this GPU does not support it")), {}, "does not support it"),
         (failing(""), {}, "not both positive"),
-        (failing(""), {"knob": "voltage"}, "'voltage'"),
+        (failing(""), {"knob": "voltage"}, "it can be 'power_limit'"),
         (failing(""), {"profile_path": 5}, "os.PathLike"),
         (failing(""), {"pl_step": "wide"}, "'wide'"),
         (failing(""), {"search": None}, "search is None"),
