@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -33,8 +34,9 @@ def wait_for_end(pid: int) -> None:
     wait_for(lambda: not start_of(pid), what="its end")
 
 
-def wait_for_stop(pid: int) -> None:
-    """Waits until a process is stopped."""
+def stop(pid: int, by: signal.Signals = signal.SIGSTOP) -> None:
+    """Stops a process."""
+    os.kill(pid, by)
     wait_for(lambda: is_stopped(pid), what="the stop")
 
 

@@ -15,7 +15,7 @@ def torchrun(
     folder: Path, ranks: int, *program: str | Path, restarts: int = 0, warnings: bool = False, **environment: str
 ) -> str:
     """Runs a program, whose GPUs are in `folder / "sim"`; returns what its ranks have printed, and warned of."""
-    (folder / "sim").mkdir(mode=0o700, parents=True)
+    (folder / "sim").mkdir(mode=0o700, parents=True, exist_ok=True)
     variables = {
         **os.environ,
         **dict.fromkeys(("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"), str(folder / "sim")),

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from clock_runs import GpuLog, ListeningHelper, Start, Trainer, ask, wait_for_end, wait_for_stop
+from clock_runs import GpuLog, ListeningHelper, Start, Trainer, ask, stop, wait_for_end
 from running import HANGS_AFTER_S, Processes, open_fds, wait_for
 
 from pfo_fs.device import clock_client, shared_page
@@ -453,13 +453,12 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 # ---- stopped jobs
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
+@pytest.mark.parametrize("by", [signal.SIGTSTP, signal.SIGSTOP])
 def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_and_sets_it_again(
-    locked: ClockProcess, gpu: GpuLog, stop: signal.Signals
+    locked: ClockProcess, gpu: GpuLog, by: signal.Signals
 ) -> None:
-    os.kill(locked.pid, stop)
-    wait_for_stop(locked.pid)
-    if stop == signal.SIGSTOP:
+    stop(locked.pid, by)
+    if by == signal.SIGSTOP:
         open_gpu("simulated:a").reset_clocks()  # others may have reset it meanwhile
     assert gpu.clocks[-1] == 0
     os.kill(locked.pid, signal.SIGCONT)
@@ -472,8 +471,7 @@ def test_a_power_limit_is_what_it_was_before_while_the_job_is_stopped(start: Sta
     answer_to(clocks, ask="limits")
     answer_to(clocks, ask="set", limit_w=250)
     assert gpu.power_limit_w() == 250
-    os.kill(clocks.pid, signal.SIGTSTP)
-    wait_for_stop(clocks.pid)
+    stop(clocks.pid, signal.SIGTSTP)
     assert gpu.power_limit_w() == before_w
     os.kill(clocks.pid, signal.SIGCONT)
     wait_for(lambda: gpu.power_limit_w() == 250, what="the limit again")
@@ -490,8 +488,7 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(gpu: GpuLog, p
 def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
     locked: ClockProcess, gpu: GpuLog
 ) -> None:
-    os.kill(locked.pid, signal.SIGSTOP)
-    wait_for_stop(locked.pid)
+    stop(locked.pid)
     locked.close(HANGS_AFTER_S)
     assert not locked.alive()
     assert gpu.clocks[-2:] == [900, 0], "it sets no clock again"
@@ -500,8 +497,7 @@ def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
 def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(gpu: GpuLog, processes: Processes) -> None:
     trainer = Trainer(processes)
     clock_pid, *_ = trainer.told()
-    os.kill(clock_pid, signal.SIGSTOP)
-    wait_for_stop(clock_pid)
+    stop(clock_pid)
     trainer.process.kill()
     trainer.process.wait()
     wait_for_end(clock_pid)

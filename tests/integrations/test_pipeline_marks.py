@@ -61,45 +61,41 @@ class FakeOptimizer:
         self.told.append("end")
 
 
-@pytest.fixture
-def opt() -> FakeOptimizer:
-    return FakeOptimizer()
+class Marks(PipelineMarks):
+    """Those of a rank with stages 0 and 2."""
+
+    def __init__(self) -> None:
+        self.opt = FakeOptimizer()
+        super().__init__(self.opt, ORDER)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def marks(opt: FakeOptimizer) -> PipelineMarks:
-    return PipelineMarks(opt, ORDER)  # type: ignore[arg-type]
+def marks() -> Marks:
+    return Marks()
 
 
-def test_outside_of_a_step_nothing_is_told(marks: PipelineMarks, opt: FakeOptimizer) -> None:
-    assert marks.around(lambda x: x + 1, "forward")(1) == 2
-    marks.end_step()
-    assert opt.told == []
-
-
-def test_instructions_get_the_stages_of_the_order_and_the_last_one_ends_the_step(
-    marks: PipelineMarks, opt: FakeOptimizer
-) -> None:
+def test_instructions_get_the_stages_of_the_order_and_the_last_one_ends_the_step(marks: Marks) -> None:
     with marks.step():
         for _, name, _ in ORDER:
             marks.around(lambda: None, name)()
         marks.around(lambda: None, "reduction")()
-    marks.around(lambda: None, "forward")()  # of an evaluation
+    marks.end_step()
+    assert marks.around(lambda x: x + 1, "forward")(1) == 2, "of an evaluation"
     begun = [f"{name} {stage}" for stage, name, _ in ORDER]
-    assert opt.told == ["step", *[text for name in begun for text in (name, "end")], "end of step"]
+    assert marks.opt.told == ["step", *[text for name in begun for text in (name, "end")], "end of step"]
 
 
-def test_an_error_ends_the_instruction_and_the_step(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+def test_an_error_ends_the_instruction_and_the_step(marks: Marks) -> None:
     with pytest.raises(ZeroDivisionError), marks.step():
         marks.around(lambda: 1 / 0, "forward")()
-    assert opt.told == ["step", "forward 0", "end", "end of step"]
+    assert marks.opt.told == ["step", "forward 0", "end", "end of step"]
 
 
-def test_a_step_that_an_error_left_open_ends_before_the_next(marks: PipelineMarks, opt: FakeOptimizer) -> None:
+def test_a_step_that_an_error_left_open_ends_before_the_next(marks: Marks) -> None:
     marks.begin_step()
     marks.begin("forward")
     marks.begin_step()
-    assert opt.told == ["step", "forward 0", "end of step", "step"]
+    assert marks.opt.told == ["step", "forward 0", "end of step", "step"]
 
 
 def adapter_of(pp_degree: int = 2, orders: Any = ()) -> Any:
@@ -150,19 +146,17 @@ def test_an_order_that_has_changed_is_told_once_it_has_run_for_some_steps_in_a_r
     assert opt.expected == [len(orders[2][0]), len(orders[6][0])]  # type: ignore[attr-defined]
 
 
-def test_a_step_that_runs_more_than_the_order_is_told_whole_from_the_next_one_on(
-    marks: PipelineMarks, opt: FakeOptimizer
-) -> None:
+def test_a_step_that_runs_more_than_the_order_is_told_whole_from_the_next_one_on(marks: Marks) -> None:
     def step() -> list[str]:
-        opt.told.clear()
+        marks.opt.told.clear()
         with marks.step():
             for name in [name for _, name, _ in ORDER] * 2:
                 marks.around(lambda: None, name)()
-        return opt.told
+        return marks.opt.told
 
     assert step().count("end") == len(ORDER)
     assert step().count("end") == 2 * len(ORDER)
-    assert opt.told[-1] == "end of step"
+    assert marks.opt.told[-1] == "end of step"
 
 
 # ---- a stand-in for Megatron-Core; the real one: frameworks/test_megatron.py
@@ -278,22 +272,19 @@ def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the
     assert clocks.told == [([20, 10],), "ended", ([40, 0],), "ended"]
 
 
-def test_a_rank_whose_step_gets_no_inputs_knows_no_loads(clocks: Clocks) -> None:
-    marks = marks_of(clocks, len)
-    marks.read_loads(lambda: [((), {}), ((), {})])
+@pytest.mark.parametrize(
+    ("reader", "inputs", "warnings"),
+    [(len, [((), {}), ((), {})], []), (lambda b: b["lengths"], [(({},), {})], ["'lengths'"])],
+)
+def test_a_step_without_inputs_or_whose_reader_fails_has_no_loads_and_only_the_latter_is_a_warning(
+    clocks: Clocks, reader: Any, inputs: list[Any], warnings: list[str]
+) -> None:
+    marks = marks_of(clocks, reader)
+    marks.read_loads(lambda: inputs)
     with marks.step():
         pass
     assert clocks.told[0] == (None,)
-    assert not clocks.warnings
-
-
-def test_a_reader_that_fails_is_a_warning_and_a_step_without_loads(clocks: Clocks) -> None:
-    marks = marks_of(clocks, lambda batch: batch["lengths"])
-    marks.read_loads(lambda: [(({},), {})])
-    with marks.step():
-        pass
-    assert clocks.told[0] == (None,)
-    assert "lengths" in clocks.warnings[0]
+    assert clocks.warnings == warnings
 
 
 def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clocks) -> None:
@@ -311,16 +302,8 @@ def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clock
 
 def fake_schedule(**changes: Any) -> Any:
     """What the adapter reads of a schedule, and one stage."""
-    stage = SimpleNamespace(
-        forward_one_chunk=len,
-        backward_one_chunk=len,
-        backward_weight_one_chunk=len,
-        stage_index=0,
-        is_last=True,
-        group=None,
-        group_rank=0,
-        group_size=2,
-    )
+    methods = dict.fromkeys(("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"), len)
+    stage = SimpleNamespace(**methods, stage_index=0, is_last=True, group=None, group_rank=0, group_size=2)
     fields = {"step": len, "pipeline_order": {}, "_loss_fn": len, "_has_backward": True, "_stage": stage}
     return SimpleNamespace(**{**fields, **changes})
 

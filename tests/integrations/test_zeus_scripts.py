@@ -100,23 +100,6 @@ def test_an_argument_that_is_given_twice_or_has_no_place_is_one_warning(caplog: 
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 100}
 
 
-def test_the_loop_of_zeuss_examples_runs_to_the_same_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [(1.0, 300.0), (1.05, 200.0), (1.6, 190.0)]
-    zeus = pytest.importorskip("zeus.optimizer.power_limit", reason="needs Zeus, with which it compares")
-    selector = zeus.MaxSlowdownConstraint(factor=1.1)  # of a script in which only the optimizer's import was changed
-    ours, gpu = make_optimizer(monkeypatch, FakeMonitor(numbers), optimum_selector=selector, **OPTIONS)
-    theirs, _ = make_zeus(monkeypatch, FakeMonitor(numbers), gpu, optimum_selector=selector, **OPTIONS)
-    for optimizer in (ours, theirs):
-        for _ in range(3):
-            optimizer.on_epoch_begin()
-            for _ in range(6):
-                optimizer.on_step_begin()
-                optimizer.on_step_end()
-            optimizer.on_epoch_end()
-    assert isinstance(ours.state, Done)
-    assert state_of(ours) == state_of(theirs) == ("Done", 200, None)
-
-
 def test_both_optimizers_run_in_zeuss_set_of_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
     callback = pytest.importorskip("zeus.callback", reason="needs Zeus")
     limits, _ = make_optimizer(monkeypatch, FakeMonitor(lambda: (1.0, 100.0)), **OPTIONS)

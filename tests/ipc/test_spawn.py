@@ -119,57 +119,47 @@ def test_neither_the_folder_of_the_start_nor_python_options_of_the_moment_add_co
     assert str(tmp_path) not in answer_of(module)[0]
 
 
+def finds(module: str, file: Path, places: list[str] | None = None) -> str:
+    """A program that has a module found by an import hook, and not by the path."""
+    return textwrap.dedent(
+        f"""
+        import importlib.util, sys
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                if name == {module!r}:
+                    found = {str(file)!r}
+                    return importlib.util.spec_from_file_location(name, found, submodule_search_locations={places})
+        sys.meta_path.insert(0, Finder)
+        """
+    )
+
+
+def starts(module: str, **given: str) -> str:
+    """A program that starts a process, and waits for its end."""
+    start = f"from pfo_fs.ipc.spawn import start_process\nchild = start_process({module!r}, {given!r})\n"
+    return f"{start}assert child.wait(20) == 0, child.how_it_ended()\n"
+
+
 @pytest.mark.parametrize("python_path", ["{tmp_path}/site:{package}", "site:{package}"], ids=["absolute", "relative"])
 def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_path: Path, python_path: str) -> None:
     """As an editable install whose package is found by an import hook, and not by the path."""
     (tmp_path / "site").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/hooked.py").write_text("def main(given):\n    open(given['file'], 'w').write('ran')\n")
-    (tmp_path / "site/sitecustomize.py").write_text(
-        textwrap.dedent(
-            f"""
-            import importlib.util, sys
-            class Finder:
-                @staticmethod
-                def find_spec(name, path=None, target=None):
-                    if name == "hooked":
-                        return importlib.util.spec_from_file_location(name, {str(tmp_path / "elsewhere/hooked.py")!r})
-            sys.meta_path.append(Finder)
-            """
-        )
-    )
-    script = f"""
-        from pfo_fs.ipc.spawn import start_process
-        child = start_process("hooked", {{"file": {str(tmp_path / "ran")!r}}})
-        assert child.wait(20) == 0, child.how_it_ended()
-    """
+    (tmp_path / "site/sitecustomize.py").write_text(finds("hooked", tmp_path / "elsewhere/hooked.py"))
     environment = {**os.environ, "PYTHONPATH": python_path.format(tmp_path=tmp_path, package=PACKAGE.parent)}
-    command = [sys.executable, "-c", textwrap.dedent(script)]
+    command = [sys.executable, "-c", starts("hooked", file=str(tmp_path / "ran"))]
     subprocess.run(command, check=True, env=environment, cwd=tmp_path)
     assert (tmp_path / "ran").read_text() == "ran"
 
 
 def test_a_package_that_training_has_found_by_a_hook_of_the_moment_is_found_by_its_processes(tmp_path: Path) -> None:
     """As after `activate_this.py` of an environment with an editable install."""
-    script = f"""
-        import importlib.util, sys
-        class Finder:
-            @staticmethod
-            def find_spec(name, path=None, target=None):
-                if name == "pfo_fs":
-                    places = [{str(PACKAGE)!r}]
-                    return importlib.util.spec_from_file_location(
-                        name, places[0] + "/__init__.py", submodule_search_locations=places
-                    )
-        sys.path[:] = [entry for entry in sys.path if entry not in ("", {str(PACKAGE.parent)!r})]
-        sys.meta_path.insert(0, Finder)
-        from pfo_fs.ipc.spawn import start_process
-        sys.path.append({str(tmp_path)!r})
-        child = start_process("runs", {{}})
-        assert child.wait(20) == 0, child.how_it_ended()
-    """
     (tmp_path / "runs.py").write_text("def main(given):\n    pass\n")
-    subprocess.run([sys.executable, "-I", "-c", textwrap.dedent(script)], check=True)
+    path = f"sys.path[:] = [{str(tmp_path)!r}, *(x for x in sys.path if x not in ('', {str(PACKAGE.parent)!r}))]\n"
+    script = finds("pfo_fs", PACKAGE / "__init__.py", [str(PACKAGE)]) + path + starts("runs")
+    subprocess.run([sys.executable, "-I", "-c", script], check=True)
 
 
 TRAINS = """

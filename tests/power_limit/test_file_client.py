@@ -35,13 +35,9 @@ OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 
 NUMBERS = {300: (10.0, 3000.0), 250: (10.5, 2700.0), 200: (11.5, 2500.0), 150: (14.0, 2450.0), 100: (20.0, 2900.0)}
 
 
-def numbers_at(gpu: FakeGpu) -> Callable[[], tuple[float, float]]:
-    return lambda: NUMBERS[gpu.levels[-1]]
-
-
 def make(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[pl.GlobalPowerLimitOptimizer, FakeGpu]:
     gpu = FakeGpu()
-    return make_optimizer(monkeypatch, FakeMonitor(numbers_at(gpu)), gpu, **{**OPTIONS, **options})
+    return make_optimizer(monkeypatch, FakeMonitor(lambda: NUMBERS[gpu.levels[-1]]), gpu, **{**OPTIONS, **options})
 
 
 # ---- the profile
@@ -113,55 +109,40 @@ def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.glob("*p.json*")) == [path]
 
 
-def measured(level: int, energy_j: float = 1.0) -> pl.PowerLimitMeasurement:
-    return pl.PowerLimitMeasurement(power_limit=level, energy=energy_j, time=1.0)
-
-
 def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
+    path, measured = tmp_path / "p.json", [pl.PowerLimitMeasurement(power_limit=100, energy=1.0, time=1.0)]
+
+    def save(timeout_s: float) -> str:
+        files = FileClient(path, None, secrets.token_hex(16), timeout_s=timeout_s)
+        files.save(measured)
+        files.close()
+        return path.read_text()
+
     path.write_text("not a profile")
-    files = FileClient(path, None, secrets.token_hex(16), timeout_s=0.0)
-    files.save([measured(100)])
-    files.close()
-    assert path.read_text() == "not a profile"
+    assert save(0.0) == "not a profile"
     path.unlink()
-    files = FileClient(path, None, secrets.token_hex(16), timeout_s=60.0)
-    files.save([measured(100)])
-    files.close()
-    assert pl.parse_profile(path.read_text(), "p.json") == [measured(100)]
-
-
-def fifo(path: Path) -> dict[str, Path]:
-    os.mkfifo(path / "p.json")
-    return {"profile_path": path / "p.json"}
-
-
-def without_folder(path: Path) -> dict[str, Path]:
-    return {"profile_path": path / "missing" / "p.json"}
-
-
-def open_to_all(path: Path) -> dict[str, Path]:
-    (path / "shared").mkdir()
-    (path / "shared").chmod(0o777)
-    return {"shared_dir": path / "shared"}
+    assert pl.parse_profile(save(60.0), "p.json") == measured
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (fifo, "not a plain file"),
-        (without_folder, "p.json cannot be written: No such file"),
-        (open_to_all, "all users of the host may write there"),
+        ({"profile_path": "fifo"}, "not a plain file"),
+        ({"profile_path": "missing/p.json"}, "p.json cannot be written: No such file"),
+        ({"shared_dir": "open to all"}, "all users of the host may write there"),
     ],
 )
 def test_files_that_cannot_be_used_are_one_warning_and_the_limit_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    given: Callable[[Path], dict[str, Path]],
+    given: dict[str, str],
     said: str,
 ) -> None:
-    optimizer, _ = make(monkeypatch, **given(tmp_path))
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "open to all").mkdir()
+    (tmp_path / "open to all").chmod(0o777)
+    optimizer, _ = make(monkeypatch, **{name: tmp_path / path for name, path in given.items()})
     for _ in range(20):
         optimizer.on_step_begin()
     optimizer.close()
@@ -172,13 +153,13 @@ def test_files_that_cannot_be_used_are_one_warning_and_the_limit_is_chosen(
 
 
 def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    interpreter: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As on a mount that does not answer."""
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 1000\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(program))
+    interpreter("exec sleep 1000")
     monkeypatch.setattr("pfo_fs.power_limit.file_client._JOINS_WITHIN_S", 0.1)
     files = FileClient(tmp_path / "p.json", tmp_path / "shared", secrets.token_hex(16), timeout_s=0.2)
     helper = files._link.client.process

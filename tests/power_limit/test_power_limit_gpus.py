@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import socket
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,6 +95,13 @@ def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_
     gpu = open_limited()
     gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
+
+
+def clocks_set(sim_dir: Path, name: str = "a") -> list[int]:
+    """The clocks that a simulated GPU was given, in MHz, 0 for a reset; those before the first lock are left out."""
+    lines = map(json.loads, (sim_dir / f"{name}.log").read_text().splitlines())
+    found = [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+    return found[next((i for i, mhz in enumerate(found) if mhz), len(found)) :]
 
 
 def kill_all(gpu: KnobGpu) -> None:
@@ -232,53 +238,54 @@ def test_the_limit_of_a_job_that_still_runs_is_left_to_it(open_limited: Open, si
     assert limits_set(sim_dir) == [200, 200, 300, 500], "what the first one found"
 
 
-TRAINER = textwrap.dedent("""
-    import os, signal, sys, time
-    from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer, Warmup
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    monitor = EnergyMonitor(specs=["simulated:a"])
-    optimizer = GlobalPowerLimitOptimizer(monitor, pl_step=250, profile_path=sys.argv[2])
-    for step in range(52):
-        optimizer.on_step_begin()
-    assert optimizer.state == Warmup(250, 10), optimizer.state
-    child = 0
-    if sys.argv[1] == "forked":
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
-            os._exit(0)
-    print(child, flush=True)
-    if sys.argv[1] == "exception":
-        raise RuntimeError("training has failed")
+TRAINER = """
+import os, signal, sys, time
+from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer, Warmup
+signal.signal(signal.SIGINT, signal.default_int_handler)
+how, knob, path = sys.argv[1:]
+monitor = EnergyMonitor(specs=["simulated:a"], knob=knob)
+optimizer = GlobalPowerLimitOptimizer(monitor, knob=knob, pl_step=250, clock_step=300, profile_path=path)
+for step in range(52):
+    optimizer.on_step_begin()
+assert optimizer.state in (Warmup(250, 10), Warmup(1110, 10, "MHz")), optimizer.state
+child = os.fork() if how == "forked" else -1
+if child == 0:
     time.sleep(60)
-""")
+    os._exit(0)
+print(child, flush=True)
+if how == "exception":
+    raise RuntimeError("training has failed")
+time.sleep(60)
+"""
 
 
 @pytest.mark.parametrize(
-    ("how", "killer"),
+    ("how", "killer", "knob"),
     [
-        ("alone", signal.SIGKILL),
-        ("forked", signal.SIGKILL),
-        ("alone", signal.SIGTERM),
-        ("alone", signal.SIGINT),
-        ("exception", None),
+        ("alone", signal.SIGKILL, "power_limit"),
+        ("forked", signal.SIGKILL, "power_limit"),
+        ("alone", signal.SIGTERM, "power_limit"),
+        ("alone", signal.SIGINT, "power_limit"),
+        ("exception", None, "power_limit"),
+        ("alone", signal.SIGKILL, "clock"),
     ],
 )
-def test_limits_are_back_after_the_trainers_death(
-    sim_dir: Path, tmp_path: Path, processes: Any, how: str, killer: signal.Signals | None
+def test_limit_or_clock_is_back_after_the_trainers_death(
+    sim_dir: Path, tmp_path: Path, processes: Any, how: str, killer: signal.Signals | None, knob: str
 ) -> None:
     """Also while a child that the trainer forked, a data loader's worker, lives on."""
-    trainer = processes.python("-c", TRAINER, how, str(tmp_path / "profile.json"))
+    levels, top, low, before = (limits_set, 500, 250, 500) if knob == "power_limit" else (clocks_set, 1410, 1110, 0)
+    trainer = processes.python("-c", TRAINER, how, knob, str(tmp_path / "profile.json"))
     child = int(trainer.stdout.readline())
     try:
         if killer is not None:
-            wait_for(lambda: limits_set(sim_dir) == [500, 250], what="the limit")
+            wait_for(lambda: levels(sim_dir) == [top, low], what="the level")
             trainer.send_signal(killer)
-        wait_for(lambda: limits_set(sim_dir)[-2:] == [250, 500], what="the old limit")
+        wait_for(lambda: levels(sim_dir)[-2:] == [low, before], what="the old level")
         trainer.wait(HANGS_AFTER_S)
         assert not (tmp_path / "profile.json").exists()
     finally:
-        if child:
+        if child > 0:
             os.kill(child, signal.SIGKILL)
 
 
@@ -370,13 +377,6 @@ STEPS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
 CLOCKS: dict[str, Any] = {"knob": "clock", "clock_step": 300, **STEPS}
 
 
-def clocks_set(sim_dir: Path, name: str = "a") -> list[int]:
-    """The clocks that a simulated GPU was given, in MHz, 0 for a reset; those before the first lock are left out."""
-    lines = map(json.loads, (sim_dir / f"{name}.log").read_text().splitlines())
-    found = [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
-    return found[next((i for i, mhz in enumerate(found) if mhz), len(found)) :]
-
-
 def train_for(monitor: pl.EnergyMonitor, optimizer: pl.GlobalPowerLimitOptimizer, steps: int) -> None:
     kernels = monitor.simulated_kernels(time_scale=50)
     for _ in range(steps):
@@ -408,23 +408,6 @@ def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
     assert clocks_set(sim_dir)[-1] == 0
     assert limits_set(sim_dir) == []
     assert [m["clock"] for m in json.loads(path.read_text())["measurements"]] == [1410, 1110, 810, 510]
-
-
-def test_when_training_is_killed_the_clock_is_reset(sim_dir: Path, processes: Any) -> None:
-    program = """
-        import os, signal
-        from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
-        monitor = EnergyMonitor(specs=["simulated:a"], knob="clock")
-        optimizer = GlobalPowerLimitOptimizer(monitor, knob="clock", wait_steps=0)
-        optimizer.on_step_begin()
-        optimizer._gpus.set_level(900)
-        optimizer._gpus.begin_window(900)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    trainer = processes.python("-c", textwrap.dedent(program))
-    trainer.communicate()
-    assert trainer.returncode == -signal.SIGKILL
-    wait_for(lambda: clocks_set(sim_dir)[-2:] == [900, 0])
 
 
 @pytest.mark.parametrize(

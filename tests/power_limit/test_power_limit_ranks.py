@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
-from running import wait_for
+from running import environment, wait_for
 
 PROGRAM = Path(__file__).with_name("power_limit_rank.py")
 OPTIONS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2, "pl_step": 100}
@@ -30,12 +29,7 @@ def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> 
             [*command, str(rank), *arguments],
             text=True,
             stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                "PFO_FS_SIM_DIR": str(folder / "sim"),
-                "PFO_FS_RUN_DIR": str(folder / "sim"),
-                "PYTHONPATH": f"{PROGRAM.parents[1]}{os.pathsep}{PROGRAM.parents[2]}",
-            },
+            env=environment(**dict.fromkeys(("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"), str(folder / "sim"))),
         )
         for rank in range(size)
     ]
@@ -142,19 +136,12 @@ def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(jo
         assert limits_set(job[0] / "sim", f"out_of_step{rank}")[-1] == 500
 
 
-def test_a_rank_that_dies_leaves_the_others_training(tmp_path: Path) -> None:
-    folder = tmp_path / "two"
-    folder.mkdir()
-    (survivor,) = run_ranks(folder, 2, {"death": {"dies_at": 7}})
-    assert survivor["death"]["state"].startswith("Off(reason='the ranks cannot communicate")
-    assert len(survivor["death"]["warnings"]) == 1
+@pytest.mark.parametrize("event", ["dies_at", "destroys_at"])
+def test_after_a_rank_or_the_process_group_has_gone_too_soon_training_goes_on(tmp_path: Path, event: str) -> None:
+    results = run_ranks(tmp_path, 2, {event: {event: 3}})
+    assert len(results) == (1 if event == "dies_at" else 2)
+    for result in results:
+        assert result[event]["state"].startswith("Off(reason='the ranks cannot communicate")
+        assert len(result[event]["warnings"]) == 1
     for rank in range(2):
-        wait_for(lambda rank=rank: limits_set(folder / "sim", f"death{rank}")[-1] == 500)
-
-
-def test_a_process_group_that_is_destroyed_too_soon_leaves_training_going_on(tmp_path: Path) -> None:
-    folder = tmp_path / "two"
-    folder.mkdir()
-    for rank, result in enumerate(run_ranks(folder, 2, {"gone": {"destroys_at": 3}})):
-        assert result["gone"]["state"].startswith("Off(reason='the ranks cannot communicate")
-        assert limits_set(folder / "sim", f"gone{rank}")[-1] == 500
+        wait_for(lambda rank=rank: limits_set(tmp_path / "sim", f"{event}{rank}")[-1] == 500)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import pickle
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pfo_fs.errors import DeviceError, NotOffered
 from pfo_fs.power_limit import Done, Energy, GlobalPowerLimitOptimizer, Off
 from pfo_fs.power_limit.rank_gpus import RankGpus
 
+Make = Callable[..., tuple[GlobalPowerLimitOptimizer, FakeGpu]]
 NUMBERS = [(10.0, 3000.0), (10.5, 2700.0), (11.5, 2500.0), (14.0, 2450.0), (20.0, 2900.0)]
 
 
@@ -43,6 +45,7 @@ SELECTORS = st.one_of(
     pl_step=st.integers(20, 150),
     numbers=st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 1e5)), min_size=12, max_size=12),
     selector=SELECTORS,
+    is_zeuss=st.booleans(),  # a script in which only the optimizer's import was changed
 )
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_states_limits_and_choice_are_zeuss_after_every_event(
@@ -50,11 +53,13 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
     events: list[str],
     numbers: list[tuple[float, float]],
     selector: ours.OptimumSelector,
+    is_zeuss: bool,
     **options: int,
 ) -> None:
-    monitor, zeus_monitor = FakeMonitor(numbers), FakeMonitor(numbers)
-    optimizer, gpu = make_optimizer(monkeypatch, monitor, optimum_selector=selector, **options)
-    zeus, zeus_gpus = make_zeus(monkeypatch, zeus_monitor, gpu, optimum_selector=zeus_selector(selector), **options)
+    monitor, zeus_monitor, theirs = FakeMonitor(numbers), FakeMonitor(numbers), zeus_selector(selector)
+    chosen_by: Any = theirs if is_zeuss else selector
+    optimizer, gpu = make_optimizer(monkeypatch, monitor, optimum_selector=chosen_by, **options)
+    zeus, zeus_gpus = make_zeus(monkeypatch, zeus_monitor, gpu, optimum_selector=theirs, **options)
     assert state_of(optimizer) == state_of(zeus)
     for event in events:
         for each in (optimizer, zeus):
@@ -64,6 +69,12 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
         assert (len(monitor.open), monitor.cancelled) == (len(zeus_monitor.open), zeus_monitor.cancelled)
     assert [m.model_dump() for m in optimizer.measurements] == [m.dict() for m in zeus.measurements]
     assert optimizer.power_limits == [limit_mw // 1000 for limit_mw in zeus.power_limits]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes an optimizer on fakes."""
+    return partial(make_optimizer, monkeypatch)
 
 
 def run(optimizer: Any, count: int = 60) -> None:
@@ -109,142 +120,14 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize(("steps", "said"), [(1, ""), (9, "1 of 5 levels were measured"), (60, "")])
 def test_a_sweep_that_does_not_finish_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steps: int, said: str
+    make: Make, caplog: pytest.LogCaptureFixture, steps: int, said: str
 ) -> None:
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
+    optimizer, _ = make(FakeMonitor(NUMBERS), **OPTIONS)
     run(optimizer, steps)
     optimizer.close()
     warnings = warnings_of(caplog)
     assert len(warnings) == bool(said)
     assert all(said in text and "train longer" in text for text in warnings)
-
-
-class Broken(ours.OptimumSelector):
-    def select(self, measurements: object) -> int:
-        raise KeyError("oops")
-
-
-class Elsewhere(ours.OptimumSelector):
-    def select(self, measurements: object) -> int:
-        return 117
-
-
-def failing(at: str, error: Exception | None = None) -> FakeMonitor:
-    def fail(*_: object, **__: object) -> None:
-        raise error or ZeroDivisionError("division by zero")
-
-    monitor = FakeMonitor([(0.0, 0.0)] * 9)
-    if at:
-        setattr(monitor, f"{at}_window", fail)
-    return monitor
-
-
-@pytest.mark.parametrize(
-    ("monitor", "options", "said"),
-    [
-        (FakeMonitor(NUMBERS), {"optimum_selector": Broken()}, "oops"),
-        (FakeMonitor(NUMBERS), {"optimum_selector": Elsewhere()}, "117 W"),
-        (FakeMonitor(NUMBERS), {"optimum_selector": Elsewhere(), "search": "coarse-to-fine"}, "117 is not one"),
-        (failing("begin"), {}, "division by zero"),
-        (failing("end"), {}, "division by zero"),
-        (failing("end", NotOffered("this GPU does not support it")), {}, "does not support it"),
-        (failing(""), {}, "not both positive"),
-    ],
-)
-def test_a_selector_or_a_monitor_that_fails_is_one_warning_and_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    monitor: FakeMonitor,
-    options: dict[str, Any],
-    said: str,
-) -> None:
-    optimizer, gpu = make_optimizer(monkeypatch, monitor, **OPTIONS, **options)
-    run(optimizer)
-    optimizer.on_epoch_end()
-    assert isinstance(optimizer.state, ours.Off)
-    assert said in optimizer.state.reason
-    assert gpu.given_back == 1
-    assert len(caplog.records) == 1
-
-
-# ---- epochs that are shorter than a window
-
-
-def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
-    for steps in lengths:
-        run(optimizer, steps)
-        getattr(optimizer, end)()
-
-
-@pytest.mark.parametrize("lengths", [[5] * 9, [6] * 7, [7, 3], [30]])
-def test_epochs_in_which_no_window_is_ever_complete_lead_to_one_warning_with_both_numbers(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lengths: list[int]
-) -> None:
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), **OPTIONS)
-    epochs(optimizer, *lengths)
-    too_short = max(lengths) < 6
-    assert bool(optimizer.measurements) != too_short
-    assert [("an epoch of 5 steps" in text, "takes 6 steps" in text) for text in warnings_of(caplog)] == [
-        (True, True)
-    ] * too_short
-
-
-def test_a_window_goes_on_over_epochs_whose_end_only_pauses_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [part for time_s, energy_j in NUMBERS for part in [*[(time_s / 3, energy_j / 3)] * 3, (0, 0)]]
-    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(numbers), **{**OPTIONS, "warmup_steps": 3})
-    epochs(optimizer, *[1] * 60, end="pause_measurement")
-    assert state_of(optimizer) == ("Done", 250, None)
-    optimizer.pause()
-    assert gpu.given_back == 1
-    run(optimizer, 1)
-    assert gpu.levels[-2:] == [250, 250], "with the next step the choice is in force again"
-    assert [m.time for m in optimizer.measurements] == pytest.approx([time_s for time_s, _ in NUMBERS])
-
-
-def test_a_window_in_which_energy_could_not_be_read_is_measured_again_after_growing_pauses(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failing = 3
-
-    def numbers() -> tuple[float, float]:
-        nonlocal failing
-        failing -= 1
-        if failing >= 0:
-            raise DeviceError("the driver did not answer in time")
-        return 1.0, 100.0
-
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor(numbers), warmup_steps=0, profile_steps=1, wait_steps=0)
-    steps = 0
-    with caplog.at_level(logging.WARNING, "pfo_fs"):
-        while not isinstance(optimizer.state, Done):
-            optimizer.on_step_begin()
-            steps += 1
-            assert steps < 300, optimizer.state
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.split("next try in ")[1].split(" ")[0] for text in told] == ["10", "20", "40"]
-    assert all("did not answer in time" in text for text in told)
-    optimizer.close()
-
-
-def test_a_level_that_could_not_be_set_is_set_again_and_not_measured_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu()
-    optimizer, _ = make_optimizer(
-        monkeypatch, FakeMonitor(lambda: (1.0, 100.0)), gpu, warmup_steps=0, profile_steps=1, wait_steps=0
-    )
-    optimizer.on_step_begin()
-    tried = gpu.levels[-1]
-    gpu.trouble = "the driver is not ready"
-    for _ in range(100):
-        if isinstance(optimizer.state, Done):
-            break
-        optimizer.on_step_begin()
-    assert isinstance(optimizer.state, Done)
-    assert gpu.levels.count(tried) >= 2
-    assert len(optimizer.measurements) == len(optimizer.power_limits)
-    optimizer.close()
-
-
-# ---- an error of any kind and at any time is one warning, and training goes on
 
 
 def train(optimizer: Any, steps: int = 12) -> None:
@@ -265,26 +148,123 @@ def train(optimizer: Any, steps: int = 12) -> None:
     optimizer.close()
 
 
+class Broken(ours.OptimumSelector):
+    def select(self, measurements: object) -> int:
+        raise KeyError("oops")
+
+
+class Elsewhere(ours.OptimumSelector):
+    def select(self, measurements: object) -> int:
+        return 117
+
+
+def steady() -> FakeMonitor:
+    return FakeMonitor(lambda: (1.0, 100.0))
+
+
+def failing(at: str, error: Exception | None = None) -> FakeMonitor:
+    def fail(*_: object, **__: object) -> None:
+        raise error or ZeroDivisionError("division by zero")
+
+    monitor = FakeMonitor([(0.0, 0.0)] * 9)
+    if at:
+        setattr(monitor, f"{at}_window", fail)
+    return monitor
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("monitor", "options", "said"),
     [
-        {"knob": "voltage"},
-        {"profile_path": 5},
-        {"pl_step": "wide"},
-        {"search": None},
-        {"optimum_selector": Energy},
-        {"device_id": 0},
+        (steady(), {"optimum_selector": Broken()}, "oops"),
+        (steady(), {"optimum_selector": Elsewhere()}, "117 W"),
+        (steady(), {"optimum_selector": Elsewhere(), "search": "coarse-to-fine"}, "117 is not one"),
+        (failing("begin"), {}, "division by zero"),
+        (failing("end"), {}, "division by zero"),
+        (failing("end", NotOffered("this GPU does not support it")), {}, "does not support it"),
+        (failing(""), {}, "not both positive"),
+        (failing(""), {"knob": "voltage"}, "it can be 'power_limit'"),
+        (failing(""), {"profile_path": 5}, "os.PathLike"),
+        (failing(""), {"pl_step": "wide"}, "'wide'"),
+        (failing(""), {"search": None}, "search is None"),
+        (failing(""), {"optimum_selector": Energy}, "give a selector"),
+        (failing(""), {"device_id": 0}, "device_id"),
     ],
-    ids=repr,
 )
-def test_what_cannot_be_is_one_warning_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+def test_a_selector_or_a_monitor_that_fails_and_what_cannot_be_given_is_one_warning_and_training_goes_on(
+    make: Make, caplog: pytest.LogCaptureFixture, monitor: FakeMonitor, options: dict[str, Any], said: str
 ) -> None:
-    optimizer, _ = make_optimizer(monkeypatch, FakeMonitor([]), **options)
-    train(optimizer)
-    assert isinstance(optimizer.state, Off)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "training goes on" in caplog.text
+    optimizer, gpu = make(monitor, **{**OPTIONS, **options})
+    train(optimizer, steps=60)
+    assert isinstance(optimizer.state, ours.Off)
+    assert said in optimizer.state.reason
+    assert gpu.given_back or not gpu.levels
+    assert ["training goes on" in record.getMessage() for record in caplog.records] == [True]
+
+
+# ---- epochs that are shorter than a window
+
+
+def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
+    for steps in lengths:
+        run(optimizer, steps)
+        getattr(optimizer, end)()
+
+
+@pytest.mark.parametrize("lengths", [[5] * 9, [6] * 7, [7, 3], [30]])
+def test_epochs_in_which_no_window_is_ever_complete_lead_to_one_warning_with_both_numbers(
+    make: Make, caplog: pytest.LogCaptureFixture, lengths: list[int]
+) -> None:
+    optimizer, _ = make(FakeMonitor(NUMBERS), **OPTIONS)
+    epochs(optimizer, *lengths)
+    too_short = max(lengths) < 6
+    assert bool(optimizer.measurements) != too_short
+    assert [("an epoch of 5 steps" in text, "takes 6 steps" in text) for text in warnings_of(caplog)] == [
+        (True, True)
+    ] * too_short
+
+
+def test_a_window_goes_on_over_epochs_whose_end_only_pauses_the_measurement(make: Make) -> None:
+    numbers = [part for time_s, energy_j in NUMBERS for part in [*[(time_s / 3, energy_j / 3)] * 3, (0, 0)]]
+    optimizer, gpu = make(FakeMonitor(numbers), **{**OPTIONS, "warmup_steps": 3})
+    epochs(optimizer, *[1] * 60, end="pause_measurement")
+    assert state_of(optimizer) == ("Done", 250, None)
+    optimizer.pause()
+    assert gpu.given_back == 1
+    run(optimizer, 1)
+    assert gpu.levels[-2:] == [250, 250], "with the next step the choice is in force again"
+    assert [m.time for m in optimizer.measurements] == pytest.approx([time_s for time_s, _ in NUMBERS])
+
+
+def test_a_window_in_which_energy_could_not_be_read_is_measured_again_after_growing_pauses(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [DeviceError("the driver did not answer in time")] * 3
+
+    def numbers() -> tuple[float, float]:
+        if errors:
+            raise errors.pop()
+        return 1.0, 100.0
+
+    optimizer, _ = make(FakeMonitor(numbers), warmup_steps=0, profile_steps=1, wait_steps=0)
+    run(optimizer, 300)
+    assert isinstance(optimizer.state, Done)
+    told = warnings_of(caplog)
+    assert [text.split("next try in ")[1].split(" ")[0] for text in told] == ["10", "20", "40"]
+    assert all("did not answer in time" in text for text in told)
+    optimizer.close()
+
+
+def test_a_level_that_could_not_be_set_is_set_again_and_not_measured_meanwhile(make: Make) -> None:
+    gpu = FakeGpu()
+    optimizer, _ = make(steady(), gpu, warmup_steps=0, profile_steps=1, wait_steps=0)
+    optimizer.on_step_begin()
+    tried = gpu.levels[-1]
+    gpu.trouble = "the driver is not ready"
+    run(optimizer, 100)
+    assert isinstance(optimizer.state, Done)
+    assert gpu.levels.count(tried) >= 2
+    assert len(optimizer.measurements) == len(optimizer.power_limits)
+    optimizer.close()
 
 
 @pytest.mark.parametrize(
@@ -292,23 +272,21 @@ def test_what_cannot_be_is_one_warning_with_the_reason(
 )
 @pytest.mark.parametrize("method", ["__init__", "ranges", "set_level", "begin_window", "end_window", "check", "pause"])
 def test_an_error_on_the_way_is_one_warning_and_the_levels_are_restored(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str, error: Exception
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str, error: Exception
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr(RankGpus, method, fail)
-    options = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
-    monitor = FakeMonitor(lambda: (1.0, 1.0))
-    optimizer, _ = make_optimizer(monkeypatch, monitor, optimum_selector=Energy(), **options)
+    optimizer, _ = make(steady(), wait_steps=0, warmup_steps=1, profile_steps=2)
     train(optimizer, steps=40)
-    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert len(warnings_of(caplog)) == 1
     assert isinstance(optimizer.state, Off)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
-def test_a_copy_of_an_optimizer_that_runs_does_nothing(monkeypatch: pytest.MonkeyPatch, copied: Any) -> None:
-    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(lambda: (1.0, 1.0)), wait_steps=0, warmup_steps=0)
+def test_a_copy_of_an_optimizer_that_runs_does_nothing(make: Make, copied: Any) -> None:
+    optimizer, gpu = make(steady(), wait_steps=0, warmup_steps=0)
     optimizer.on_step_begin()
     before = list(gpu.levels)
     other = copied(optimizer)

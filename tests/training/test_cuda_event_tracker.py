@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fake_clocks import FakeClocks
 
@@ -16,11 +14,13 @@ F, B = "forward", "backward"
 
 
 class Device:
-    """A queue of kernels and events in virtual time; the device's clock began at another moment than ours."""
+    """Training in virtual time, on a device with a queue of kernels and events."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000 * MS
-        self.epoch_ns = 123_456 * MS
+        self.captures = False
+        self.clocks = FakeClocks()
+        self.tracker = CudaEventTracker(self.clocks, lambda: Event(self), is_capturing=lambda: self.captures)
         self.free_ns = 0
         self.made = 0
         self.synchronisations = 0
@@ -30,6 +30,18 @@ class Device:
 
     def wait(self) -> None:
         self.now_ns = max(self.now_ns, self.free_ns)
+
+    def run_step(self, step: int, *, waits: bool) -> None:
+        """Launches a forward of 10 ms and a backward of 20 ms within 1 ms; with `waits`, for the device at the end."""
+        self.tracker.step_begin(step, 0)
+        for name, duration_ms in ((F, 10), (B, 20)):
+            self.tracker.begin(name)
+            self.launch(duration_ms)
+            self.now_ns += MS // 2
+            self.tracker.end(name)
+        if waits:
+            self.wait()
+        self.tracker.step_end()
 
 
 class Event:
@@ -61,28 +73,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return device
 
 
-@pytest.fixture
-def tracker(device: Device, clocks: FakeClocks) -> CudaEventTracker:
-    return CudaEventTracker(clocks, lambda: Event(device))
-
-
-def run_step(tracker: CudaEventTracker, device: Device, step: int, *, waits: bool, number: int = 0) -> None:
-    """Launches a forward of 10 ms and a backward of 20 ms within 1 ms; with `waits`, for the device at the end."""
-    tracker.step_begin(step, number)
-    for name, duration_ms in ((F, 10), (B, 20)):
-        tracker.begin(name)
-        device.launch(duration_ms)
-        device.now_ns += MS // 2
-        tracker.end(name)
-    if waits:
-        device.wait()
-    tracker.step_end()
-
-
-def marks(clocks: FakeClocks) -> list[tuple[int, int]]:
-    return clocks.reader.read(everything=True) or []
-
-
 def spans_ms(found: list[tuple[int, int]]) -> list[float]:
     """Durations of the instructions."""
     begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
@@ -90,12 +80,10 @@ def spans_ms(found: list[tuple[int, int]]) -> list[float]:
     return [(end - begin) / MS for begin, end in zip(begins, ends, strict=True)]
 
 
-def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
+def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(device: Device) -> None:
     began_ns = device.now_ns
-    run_step(tracker, device, 0, waits=True)
-    found = marks(clocks)
+    device.run_step(0, waits=True)
+    found = device.clocks.marks()
     assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
     begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
     assert begins == [began_ns, began_ns + 10 * MS], "on the clock of all other marks"
@@ -106,25 +94,21 @@ def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(
     assert device.synchronisations == 0
 
 
-def test_marks_wait_for_the_device_and_stay_in_order(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
-    run_step(tracker, device, 0, waits=False)
-    assert marks(clocks) == [], "its events are not ready"
-    run_step(tracker, device, 1, waits=True)
-    steps = [code >> 8 for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_BEGIN]
+def test_marks_wait_for_the_device_and_stay_in_order(device: Device) -> None:
+    device.run_step(0, waits=False)
+    assert device.clocks.marks() == [], "its events are not ready"
+    device.run_step(1, waits=True)
+    steps = [code >> 8 for _, code in device.clocks.marks() if code & 0xFF == shared_page.STEP_BEGIN]
     assert steps == [0, 1]
 
 
-def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
+def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(device: Device) -> None:
     """A host that launches ahead would make unmeasured steps look a thousand times faster."""
     for step in range(3):
-        run_step(tracker, device, step, waits=False)
+        device.run_step(step, waits=False)
         device.wait()
-        clocks.words[shared_page.MEASURED_NUMBER] = 0
-    found = marks(clocks)  # those of the last step come with the next one
+        device.clocks.words[shared_page.MEASURED_NUMBER] = 0
+    found = device.clocks.marks()  # those of the last step come with the next one
     begins, ends = (
         [first for first, code in found if code & 0xFF == kind]
         for kind in (shared_page.STEP_BEGIN, shared_page.LAST_END)
@@ -133,78 +117,64 @@ def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(
     assert steps_ms == [pytest.approx(30), pytest.approx(30)]
 
 
-def test_steps_that_are_not_measured_cost_two_events_each(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
-    clocks.words[shared_page.MEASURED_NUMBER] = 0
+def test_steps_that_are_not_measured_cost_two_events_each(device: Device) -> None:
+    device.clocks.words[shared_page.MEASURED_NUMBER] = 0
     for step in range(5):
-        run_step(tracker, device, step, waits=True)
+        device.run_step(step, waits=True)
     assert device.made <= 3
-    kinds = [code & 0xFF for _, code in marks(clocks)]
+    kinds = [code & 0xFF for _, code in device.clocks.marks()]
     assert kinds == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END] * 5
 
 
 @pytest.mark.parametrize("method", ["record", "query", "elapsed_time"])
 def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
-    tracker: CudaEventTracker,
-    device: Device,
-    clocks: FakeClocks,
-    method: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    device: Device, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("CUDA error: device not ready")
 
     monkeypatch.setattr(Event, method, refuse)
     for step in range(3):
-        run_step(tracker, device, step, waits=True)
-    kinds = [code & 0xFF for _, code in marks(clocks)]
+        device.run_step(step, waits=True)
+    kinds = [code & 0xFF for _, code in device.clocks.marks()]
     assert kinds.count(shared_page.STEP_END) == 3
     assert kinds.count(shared_page.BEGIN) == 6
     assert caplog.text.count("device not ready") == 1
 
 
-def test_no_event_is_touched_while_a_graph_is_captured(device: Device, clocks: FakeClocks) -> None:
+def test_no_event_is_touched_while_a_graph_is_captured(device: Device) -> None:
     """It would break the capture."""
-    captures: list[bool] = []
-    tracker = CudaEventTracker(clocks, lambda: Event(device), is_capturing=lambda: bool(captures))
-    run_step(tracker, device, 0, waits=False)
+    device.run_step(0, waits=False)
     made = device.made
-    captures.append(True)
+    device.captures = True
     with pytest.MonkeyPatch.context() as patch:
         for method in ("record", "query", "elapsed_time"):
             patch.setattr(Event, method, lambda *_: pytest.fail("an event is used in a capture"))
         for step in (1, 2):
-            run_step(tracker, device, step, waits=True)
-    captures.clear()
-    run_step(tracker, device, 3, waits=True)
-    found = [code for _, code in marks(clocks) if code & 0xFF == shared_page.STEP_END]
+            device.run_step(step, waits=True)
+    device.captures = False
+    device.run_step(3, waits=True)
+    found = [code for _, code in device.clocks.marks() if code & 0xFF == shared_page.STEP_END]
     assert [code >> 8 for code in found] == [0, shared_page.UNMARKED, shared_page.UNMARKED, 0]
     assert device.made <= made + 1
 
 
-def test_a_device_that_never_answers_holds_no_more_than_some_steps(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
+def test_a_device_that_never_answers_holds_no_more_than_some_steps(device: Device) -> None:
     device.free_ns = device.now_ns + 10**15
     for step in range(100):
-        run_step(tracker, device, step, waits=False)
-    held: Any = tracker._held
-    assert len(held) <= 16
+        device.run_step(step, waits=False)
+    assert len(device.tracker._held) <= 16
 
 
-def test_a_step_of_very_many_instructions_is_not_measured_and_asks_for_few_events(
-    tracker: CudaEventTracker, device: Device, clocks: FakeClocks
-) -> None:
+def test_a_step_of_very_many_instructions_is_not_measured_and_asks_for_few_events(device: Device) -> None:
     for step in range(3):
-        tracker.step_begin(step, 0)
+        device.tracker.step_begin(step, 0)
         for _ in range(20_000):
-            tracker.begin(F)
-            tracker.end(F)
-        tracker.step_end()
+            device.tracker.begin(F)
+            device.tracker.end(F)
+        device.tracker.step_end()
         device.wait()
     assert device.made < 20_000
-    ends = [code >> 8 for _, code in clocks.reader.read(everything=True) or [] if code & 0xFF == shared_page.STEP_END]
+    ends = [code >> 8 for _, code in device.clocks.marks() if code & 0xFF == shared_page.STEP_END]
     assert ends
     assert all(end & shared_page.UNMARKED for end in ends)

@@ -24,12 +24,11 @@ from pfo_fs.ipc.messages import (
     JoinJob,
     NewSchedule,
     PaceLeaseRenewed,
-    RankPlan,
     ScheduleApplied,
     SchedulesWithdrawn,
     ToTraining,
 )
-from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed, ScheduleSwitcher
+from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 
 RANKS = 3
 FLIGHT_STEPS = 3
@@ -37,36 +36,22 @@ JOIN = JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body={})
 
 
 def new_schedule(number: int, start_step: int = 0, steps: int = 0, **term: Any) -> NewSchedule:
-    """A schedule whose clock says its number."""
-    plan = RankPlan([("forward", 100 + number)])
-    return NewSchedule(
-        number=number,
-        start_step=start_step,
-        until=start_step + steps if steps else 0,
-        plans=[plan],
-        ranks=dict.fromkeys(range(RANKS), 0),
-        **term,
-    )
+    return NewSchedule(number=number, start_step=start_step, until=start_step + steps if steps else 0, **term)
 
 
-class Rank:
+class Rank(ScheduleRank):
     """A rank with a feed, as the optimizer connects them."""
 
     def __init__(self, world: FeedContract, number: int) -> None:
+        super().__init__()
         self.number = number
         self.client: Any = FakeClient()
         self.warn = WarnOnce()
         self.link = HelperLink(self.warn, world.now)
         self.link.client = self.client
         self.link.send_kept(JOIN)
-        self.switcher = ScheduleSwitcher(self._set, lambda text: None)
         self.feed = world.make_feed(self)
-        self.runs: int | None = None
         self.heard: set[int] = set()
-
-    def _set(self, schedule: NewSchedule | None) -> None:
-        plan = None if schedule is None else schedule.plan_of(self.number)
-        self.runs = plan.frequencies[0][1] - 100 if plan is not None else None
 
     def run_step(self, step: int) -> None:
         told = self.link.poll()
@@ -88,7 +73,6 @@ class FeedContract(RuleBasedStateMachine):
         self.published: list[NewSchedule] = []
         self.ranks = [Rank(self, number) for number in range(RANKS)]
         self.mail: list[list[ToTraining]] = [[] for _ in range(RANKS)]
-        self.lease_until_s: float | None = None
 
     def teardown(self) -> None:
         logging.getLogger("pfo_fs").setLevel(logging.NOTSET)
@@ -114,9 +98,8 @@ class FeedContract(RuleBasedStateMachine):
     def publish(self, start_in: int, steps: int, by_hand: bool) -> None:
         after = max((one.number for one in self.published if not one.until), default=-1)
         start_step = max(self.step, 0) + start_in
-        schedule = new_schedule(
-            len(self.published), start_step, steps, after=after, by_hand=by_hand, turns=[1, 2, 3, 0]
-        )
+        term: dict[str, Any] = {"after": after, "by_hand": by_hand, "turns": [1, 2, 3, 0]}
+        schedule = new_schedule(len(self.published), start_step, steps, **term)
         self.published.append(schedule)
         for rank in self.readers():
             self.mail[rank].append(schedule)
@@ -227,7 +210,6 @@ class Medium:
         self.outbox: bytes | None = None
         self.arrives: dict[int, bytes] = {}
         self.failed: set[int] = set()
-        self.first_step_of: dict[int, int] = {}
 
 
 class FakeBroadcaster:
@@ -237,7 +219,6 @@ class FakeBroadcaster:
         self.lost = False
         self._rank = rank
         self._medium = medium
-        self._look_at = 0
 
     def offer(self, packet: bytes) -> None:
         self._medium.outbox = packet
@@ -263,7 +244,6 @@ class BroadcastFeedMachine(FeedContract):
     @initialize()
     def begin(self) -> None:
         self.medium = Medium()
-        self.applied_at: dict[int, int] = {}
         super().begin()
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:

@@ -1,8 +1,9 @@
-"""Where training is in its schedule."""
+"""Where training is in its schedule; callbacks that are missing or misspelt are one warning that says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pfo_fs.device import shared_page
 from pfo_fs.errors import InstructionMismatch
+from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 from pfo_fs.training.instruction_tracker import InstructionTracker
 from pfo_fs.turns import Turn
 
@@ -23,22 +25,24 @@ class Told(list[tuple[int, str, str]]):
         self.append((position, expected, got))
 
 
-@pytest.fixture
-def told() -> Told:
-    return Told()
+class Tracker(InstructionTracker):
+    """A tracker with its clock process, which keeps what people are told."""
+
+    def __init__(self, clocks: FakeClocks | None = None, **options: Any) -> None:
+        self.clocks, self.told = clocks or FakeClocks(), Told()
+        super().__init__(self.clocks, **{"on_mismatch": self.told, **options})
+
+    def run(self, *names: str, step: int = 0, number: int = 0, **term: Any) -> None:
+        self.step_begin(step, number, **term)
+        for name in names:
+            self.begin(name)
+            self.end(name)
+        self.step_end()
 
 
 @pytest.fixture
-def tracker(clocks: FakeClocks, told: Told) -> InstructionTracker:
-    return InstructionTracker(clocks, on_mismatch=told)
-
-
-def run(tracker: InstructionTracker, *names: str, step: int = 0, number: int = 0, **term: Any) -> None:
-    tracker.step_begin(step, number, **term)
-    for name in names:
-        tracker.begin(name)
-        tracker.end(name)
-    tracker.step_end()
+def tracker() -> Tracker:
+    return Tracker()
 
 
 Plan = list[tuple[str, int]]
@@ -58,7 +62,7 @@ def clocks_of(plan: Plan) -> list[int]:
     return clocks_mhz[1:]
 
 
-def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: Any, now_mhz: Callable[[], int]) -> None:
+def follow(tracker: Tracker, steps: Any, now_mhz: Callable[[], int]) -> None:
     """Runs steps, and checks clock, marks and what is told against a simple model of a schedule.
 
     Args:
@@ -75,7 +79,7 @@ def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: A
         names = [name for name, _ in plan] or [F, B]
         names = {"cut": names[:-1], "more": [*names, F], "other": [*names[:-1], "wait"]}.get(change, names)
         tracker.step_begin(step, step, turn=Turn(follows))
-        told.clear()
+        tracker.told.clear()
         for place, name in enumerate(names):
             tracker.begin(name)
             as_planned = names[: place + 1] == [planned for planned, _ in plan[: place + 1]]
@@ -84,9 +88,9 @@ def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: A
         tracker.step_end()
         assert now_mhz() == 0
         kind = {"cut": "left over", "more": "ran out", "other": "another"}.get(change, "") if plan else ""
-        assert len(told) == (kind not in kinds and kind != "")  # once for each schedule
+        assert len(tracker.told) == (kind not in kinds and kind != "")  # once for each schedule
         kinds.add(kind)
-        marks = clocks.reader.read(everything=True) or []
+        marks = tracker.clocks.marks()
         inner = [shared_page.BEGIN, shared_page.END] * len(names) + [shared_page.LAST_END] * bool(names)
         kept = [shared_page.STEP_BEGIN, shared_page.NUMBER, *inner, shared_page.STEP_END]
         assert [code & 0xFF for _, code in marks] == kept
@@ -95,88 +99,86 @@ def follow(tracker: InstructionTracker, clocks: FakeClocks, told: Told, steps: A
 
 @given(STEPS)
 def test_each_instruction_gets_its_clock_until_training_strays_and_no_mark_is_missing(steps: Any) -> None:
-    clocks, told = FakeClocks(), Told()
-    follow(InstructionTracker(clocks, on_mismatch=told), clocks, told, steps, lambda: clocks.target)
+    tracker = Tracker()
+    follow(tracker, steps, lambda: tracker.clocks.target)
 
 
-def test_a_schedule_is_measured_until_its_last_step_in_turns(tracker: InstructionTracker, clocks: FakeClocks) -> None:
-    tracker.set_schedule([(F, 900)], in_turns=True)
+@pytest.mark.parametrize(("in_turns", "count"), [(True, 150), (False, 20)])
+def test_a_schedule_is_measured_until_its_last_step_in_turns_or_ten_times_as_long_as_it_takes(
+    in_turns: bool, count: int
+) -> None:
+    tracker = Tracker(profile_steps=1)
+    tracker.set_schedule([(F, 900)], in_turns=in_turns)
     measured = []
     for step in range(200):
-        run(tracker, F, step=step, until=150, turn=Turn(step % 2 == 0))
-        measured.append(shared_page.BEGIN in clocks.kinds())
-    assert measured == [True] * 150 + [False] * 50
+        tracker.run(F, step=step, **({"until": 150, "turn": Turn(step % 2 == 0)} if in_turns else {}))
+        measured.append(shared_page.BEGIN in tracker.clocks.kinds())
+    assert measured == [True] * count + [False] * (200 - count)
 
 
-def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(
-    tracker: InstructionTracker, clocks: FakeClocks
-) -> None:
-    clocks.words[shared_page.MEASURED_NUMBER] = 0
+def test_the_doorbell_rings_only_for_a_change_and_only_for_a_sleeper(tracker: Tracker) -> None:
+    tracker.clocks.words[shared_page.MEASURED_NUMBER] = 0
     tracker.set_schedule([(F, 900), (F, 900), (B, 1200)])
     tracker.step_begin(0, 0)
-    clocks.words[shared_page.SLEEPING] = 1
+    tracker.clocks.words[shared_page.SLEEPING] = 1
     tracker.begin(F)
-    assert clocks.rings == 1
-    clocks.words[shared_page.SLEEPING] = 1
+    assert tracker.clocks.rings == 1
+    tracker.clocks.words[shared_page.SLEEPING] = 1
     tracker.begin(F)
-    assert clocks.rings == 1
-    clocks.words[shared_page.SLEEPING] = 0
+    assert tracker.clocks.rings == 1
+    tracker.clocks.words[shared_page.SLEEPING] = 0
     tracker.begin(B)
-    assert clocks.rings == 1
+    assert tracker.clocks.rings == 1
 
 
-def test_a_wrong_stage_is_a_mismatch_only_where_both_sides_name_one(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
+def test_a_wrong_stage_is_a_mismatch_only_where_both_sides_name_one(tracker: Tracker) -> None:
     tracker.set_schedule([(F, 900), (F, 1200)], stages=[0, 2])
     tracker.step_begin(0, 0)
     tracker.begin(F)
     tracker.begin(F, stage=2)
     tracker.step_end()
-    assert told == []
+    assert tracker.told == []
     tracker.step_begin(1, 0)
     tracker.begin(F, stage=2)
-    assert told == [(0, "'forward' of stage 0", "'forward' of stage 2")]
+    assert tracker.told == [(0, "'forward' of stage 0", "'forward' of stage 2")]
     tracker.step_end()
     tracker.set_schedule([(F, 900)])
     tracker.step_begin(2, 1)
     tracker.begin(F, stage=7)
     tracker.step_end()
-    assert len(told) == 1
+    assert len(tracker.told) == 1
 
 
-def test_strict_raises_from_begin_and_from_step_end_with_clocks_released(clocks: FakeClocks) -> None:
+def test_strict_raises_from_begin_and_from_step_end_with_clocks_released() -> None:
     def strict(position: int, expected: str, got: str) -> None:
         raise InstructionMismatch(f"{position} {expected} {got}")
 
-    tracker = InstructionTracker(clocks, on_mismatch=strict)
+    tracker = Tracker(on_mismatch=strict)
     tracker.set_schedule([(F, 900), (B, 1200)])
     tracker.step_begin(0, 0)
     tracker.begin(F)
     with pytest.raises(InstructionMismatch):
         tracker.begin(F)
-    assert clocks.target == 0
+    assert tracker.clocks.target == 0
     tracker.step_end()
     tracker.step_begin(1, 0)
     tracker.begin(F)
     with pytest.raises(InstructionMismatch):
         tracker.step_end()
-    assert clocks.target == 0
+    assert tracker.clocks.target == 0
 
 
-def test_instructions_between_steps_are_ignored(tracker: InstructionTracker, clocks: FakeClocks, told: Told) -> None:
+def test_instructions_between_steps_are_ignored(tracker: Tracker) -> None:
     tracker.set_schedule([(F, 900)])
-    run(tracker, F)
-    before = clocks.words[shared_page.HEAD]
+    tracker.run(F)
+    before = tracker.clocks.words[shared_page.HEAD]
     tracker.begin(F)
     tracker.end(F)
     tracker.step_end()
-    assert (told, clocks.target, clocks.words[shared_page.HEAD]) == ([], 0, before)
+    assert (tracker.told, tracker.clocks.target, tracker.clocks.words[shared_page.HEAD]) == ([], 0, before)
 
 
-def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
+def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(tracker: Tracker) -> None:
     tracker.step_begin(0, -1)
     tracker.begin(F)
     tracker.step_begin(1, -1)  # the first one was left by an exception
@@ -186,117 +188,172 @@ def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(
     assert tracker.observed_order is None
     tracker.step_end()
     assert tracker.observed_order == [(F, 1), ("optimizer", None)]
-    run(tracker, F, F, F, step=2, number=-1)
+    tracker.run(F, F, F, step=2, number=-1)
     assert tracker.observed_order == [(F, 1), ("optimizer", None)]
-    assert (told, clocks.target) == ([], 0)
+    assert (tracker.told, tracker.clocks.target) == ([], 0)
 
 
-def test_instructions_are_marked_until_the_clock_process_has_its_result(
-    tracker: InstructionTracker, clocks: FakeClocks
-) -> None:
+def test_instructions_are_marked_until_the_clock_process_has_its_result(tracker: Tracker) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)])
-    run(tracker, F, B, number=3)
+    tracker.run(F, B, number=3)
     instructions = [shared_page.BEGIN, shared_page.END] * 2
     step = [shared_page.STEP_BEGIN, shared_page.NUMBER, *instructions, shared_page.LAST_END, shared_page.STEP_END]
-    assert clocks.kinds() == step
-    clocks.words[shared_page.MEASURED_NUMBER] = 3
-    run(tracker, F, B, number=3)
-    assert clocks.kinds() == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END]
-    assert clocks.words[shared_page.MEASURING] == 0
+    assert tracker.clocks.kinds() == step
+    tracker.clocks.words[shared_page.MEASURED_NUMBER] = 3
+    tracker.run(F, B, number=3)
+    assert tracker.clocks.kinds() == [
+        shared_page.STEP_BEGIN,
+        shared_page.NUMBER,
+        shared_page.LAST_END,
+        shared_page.STEP_END,
+    ]
+    assert tracker.clocks.words[shared_page.MEASURING] == 0
     tracker.step_begin(8, 3)
     tracker.step_end()
-    assert (clocks.reader.read(everything=True) or [])[-1][1] >> 8 & shared_page.UNMARKED
-    run(tracker, F, B, number=4)
-    assert clocks.kinds() == step
-
-
-def test_marking_ends_after_many_steps_if_the_clock_process_never_has_a_result(clocks: FakeClocks) -> None:
-    tracker = InstructionTracker(clocks, profile_steps=1)
-    tracker.set_schedule([(F, 900)])
-    for step in range(25):
-        run(tracker, F, step=step)
-    assert clocks.kinds().count(shared_page.BEGIN) == 20
+    assert tracker.clocks.marks()[-1][1] >> 8 & shared_page.UNMARKED
+    tracker.run(F, B, number=4)
+    assert tracker.clocks.kinds() == step
 
 
 @pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])
-def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(
-    tracker: InstructionTracker, clocks: FakeClocks, number: int
-) -> None:
-    run(tracker, F, step=2**60, number=number)
-    marks = clocks.reader.read(everything=True) or []
+def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(tracker: Tracker, number: int) -> None:
+    tracker.run(F, step=2**60, number=number)
+    marks = tracker.clocks.marks()
     assert marks[0][1] >> 8 == shared_page.MAX_STEP
     assert marks[1][1] == shared_page.NUMBER
     assert -1 <= marks[1][0] < 2**63
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_order_is_handed_out_once_and_not_if_it_was_known_beforehand(
-    tracker: InstructionTracker, known: bool
-) -> None:
+def test_the_order_is_handed_out_once_and_not_if_it_was_known_beforehand(tracker: Tracker, known: bool) -> None:
     if known:
         tracker.expect_order([(F, None), (B, None)])
     assert tracker.take_new_order() is None
-    run(tracker, F, B)
+    tracker.run(F, B)
     assert tracker.observed_order == [(F, None), (B, None)]
     assert tracker.take_new_order() == (None if known else [(F, None), (B, None)])
     assert tracker.take_new_order() is None
 
 
-def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: InstructionTracker, clocks: FakeClocks) -> None:
+def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: Tracker) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)])
     tracker.step_begin(0, 0)
     tracker.begin(F)
-    before = bytes(clocks.words)
+    before = bytes(tracker.clocks.words)
     tracker.disconnect()
     tracker.begin(B)
     tracker.end(B)
     tracker.step_end()
-    run(tracker, F, B, step=1)
-    assert bytes(clocks.words) == before
+    tracker.run(F, B, step=1)
+    assert bytes(tracker.clocks.words) == before
 
 
 @pytest.mark.parametrize("name", [None, 3, b"forward", ["forward"], float("nan"), "\ud800"], ids=repr)
-def test_a_name_that_is_no_name_is_another_instruction(tracker: InstructionTracker, told: Told, name: Any) -> None:
+def test_a_name_that_is_no_name_is_another_instruction(tracker: Tracker, name: Any) -> None:
     tracker.set_schedule([(F, 900)])
     for step in range(3):
-        tracker.step_begin(step, 0)
-        tracker.begin(F)
-        tracker.end(F)
-        tracker.begin(name)
-        tracker.end(name)
-        tracker.step_end()
-    assert [expected for _, expected, _ in told] == ["the end of the step"]
+        tracker.run(F, name, step=step)
+    assert [expected for _, expected, _ in tracker.told] == ["the end of the step"]
 
 
 def test_steps_of_another_order_than_was_told_run_at_default_clocks_and_are_neither_measured_nor_warned_of(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
+    tracker: Tracker,
 ) -> None:
     tracker.expect_order([(F, None), (B, None)])
     tracker.set_schedule([(F, 900), (B, 900)])
     tracker.other_order = True
     for step in range(100):
-        run(tracker, F, F, B, B, step=step)
-        assert clocks.target == 0
-        assert not clocks.words[shared_page.MEASURING]
+        tracker.run(F, F, B, B, step=step)
+        assert tracker.clocks.target == 0
+        assert not tracker.clocks.words[shared_page.MEASURING]
     tracker.other_order = False
     tracker.step_begin(100, 0)
     tracker.begin(F)
-    assert clocks.target == 900
-    assert clocks.words[shared_page.MEASURING]
-    assert told == []
+    assert tracker.clocks.target == 900
+    assert tracker.clocks.words[shared_page.MEASURING]
+    assert tracker.told == []
 
 
-def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_told(
-    tracker: InstructionTracker, clocks: FakeClocks, told: Told
-) -> None:
+def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_told(tracker: Tracker) -> None:
     tracker.expect_order([(F, None), (B, None)])
     tracker.set_schedule([(F, 900), (B, 900)])
     tracker.expect_order([(F, None), (F, None), (B, None), (B, None)])
-    run(tracker, F, F, B, B)
+    tracker.run(F, F, B, B)
     tracker.set_schedule([(F, 1005), (B, 1005)])  # it was under way
-    run(tracker, F, F, B, B)
+    tracker.run(F, F, B, B)
     tracker.set_schedule([(F, 900), (F, 900), (B, 1200), (B, 1200)])
     tracker.step_begin(1, 1)
     tracker.begin(F)
-    assert clocks.target == 900
+    assert tracker.clocks.target == 900
+    assert tracker.told == []
+
+
+# ---- callbacks that are missing or misspelt
+
+
+def ready_event() -> Any:
+    """A CUDA event that is ready at once."""
+    return SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
+
+
+@pytest.fixture(params=["training thread", "CUDA events"])
+def marked(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracker:
+    if request.param == "training thread":
+        return InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
+    return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
+
+
+def mark(marked: InstructionTracker, begins: list[str], ends: list[str], steps: int = 8) -> None:
+    for step in range(steps):
+        marked.step_begin(step, -1)
+        for name in begins:
+            marked.begin(name)
+        for name in ends:
+            marked.end(name)
+        marked.step_end()
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "said"),
+    [
+        ([], [], "no instruction was marked in 3 steps: call on_instruction_begin(name)"),
+        (["forward"], [], "'forward' began 3 times and ended 0 times"),
+        (["forward"], ["foward"], "'forward' began 3 times and ended 0 times"),
+        ([], ["forward"], "no instruction was marked in 3 steps"),
+        (["forward", "backward"], ["forward", "forward"], "'forward' began 3 times and ended 6 times"),
+    ],
+)
+def test_wrong_marks_are_told_once_after_a_few_steps(
+    marked: InstructionTracker, told: list[str], begins: list[str], ends: list[str], said: str
+) -> None:
+    mark(marked, begins * 3, ends * 3, steps=2)
     assert told == []
+    mark(marked, begins * 3, ends * 3)
+    assert len(told) == 1
+    assert said in told[0]
+
+
+def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: InstructionTracker, told: list[str]) -> None:
+    mark(marked, ["forward"], [], steps=1)
+    mark(marked, ["forward"], ["forward"])
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("begins_step", "ends_step", "said"),
+    [(True, False, "call on_step_end()"), (False, False, "call on_step_begin()"), (True, True, "")],
+)
+def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
+    marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str
+) -> None:
+    for step in range(8):
+        if begins_step:
+            marked.step_begin(step, -1)
+        if ends_step:
+            marked.step_end()
+        for _ in range(40):
+            marked.begin("forward")
+            marked.end("forward")
+        if ends_step and step == 1:
+            break
+    assert [said in text for text in told] == [True] * bool(said)

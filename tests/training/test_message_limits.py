@@ -24,22 +24,16 @@ GOOD: dict[str, Any] = {
 }
 
 
-def wrong_schedules() -> list[dict[str, Any]]:
-    wrong: list[dict[str, Any]] = [
-        {**GOOD, field: value}
-        for field in ("number", "start_step", "until", "after")
-        for value in (2**63, 2**64 - 1, -2, 1.5)
-    ]
-    wrong += [{**GOOD, "turns": turns} for turns in ([4], [-1], [1.5], [1] * 1025)]
-    plans: list[dict[str, Any]] = [
-        {"frequencies": [["forward", 2**63]]},
-        {"frequencies": [["forward", -1]]},
-        {"frequencies": [["", 900]]},
-        {"frequencies": [["x" * 65, 900]]},
-        {"frequencies": [["forward", 900]] * 65_536},
-        {"frequencies": [["forward", 900]], "stages": [0, 1]},
-    ]
-    return wrong + [{**GOOD, "plans": [plan]} for plan in plans]
+WRONG = [
+    *({field: value} for field in ("number", "start_step", "until", "after") for value in (2**63, 2**64 - 1, -2, 1.5)),
+    *({"turns": turns} for turns in ([4], [-1], [1.5], [1] * 1025)),
+    *(
+        {"plans": [{"frequencies": [each]}]}
+        for each in (["forward", 2**63], ["forward", -1], ["", 900], ["x" * 65, 900])
+    ),
+    {"plans": [{"frequencies": [["forward", 900]] * 65_536}]},
+    {"plans": [{"frequencies": [["forward", 900]], "stages": [0, 1]}]},
+]
 
 
 @pytest.fixture
@@ -54,8 +48,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_messages_beyond_the_limits_are_dropped_with_one_warning(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for wrong in wrong_schedules():
-        client.helper_side.send(transport.encode(wrong))
+    for wrong in WRONG:
+        client.helper_side.send(transport.encode({**GOOD, **wrong}))
         assert client.poll() is None, wrong
         assert not client.lost
     for lease_s in (float("nan"), float("inf"), -1.0):

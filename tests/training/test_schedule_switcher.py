@@ -30,6 +30,9 @@ def s(number: int, start_step: int = 0, until: int = 0, **term: Any) -> dict[str
         # One that only measures is not: it gives way to the schedule before.
         [s(0), s(1, 1, until=9, after=0, turns=[3]), "01", "suspend", "resume", "00"],
         [s(0, until=100), "0", "suspend", "resume", "-"],
+        # A newer schedule takes the place of another one at once, and is followed by it, after steps of which training
+        # has not heard.
+        [s(0), s(1, 2), "0", 4, s(2, 3, until=7, after=1), "2211"],
     ],
     ids=str,
 )
@@ -38,6 +41,8 @@ def test_each_step_follows_the_schedule_that_is_due(rank: Rank, happens: list[An
         match what:
             case dict():
                 rank.expect(**what)
+            case int():
+                rank.step = what
             case "withdraw":
                 rank.switcher.withdraw()
                 assert (rank.runs, rank.switcher.number, rank.switcher.has_turn(rank.step)) == (None, -1, True)
@@ -87,15 +92,6 @@ def test_each_half_follows_a_schedule_in_its_turns_and_at_its_end_all_follow_the
     assert rank.steps(11) == expected
     assert rank.switcher.measured_number == 0
     assert rank.switcher.measured_until == -1, "it was measured before"
-
-
-def test_a_schedule_whose_place_a_newer_one_takes_at_once_is_the_one_that_follows_it(rank: Rank) -> None:
-    rank.expect(0)
-    rank.expect(1, start_step=2)
-    assert rank.steps(1) == "0"
-    rank.step = 4  # training has not heard of the steps between
-    rank.expect(2, start_step=3, until=7, after=1)
-    assert rank.steps(4) == "2211"
 
 
 @pytest.mark.parametrize("first", [0, 9])

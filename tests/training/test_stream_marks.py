@@ -1,25 +1,34 @@
-"""Stream marks, against a driver that does at once what it is told (fake_libcuda.c); tests/gpu runs them on a GPU."""
+"""Stream marks, against a driver that does at once what it is told (fake_libcuda.c), and when they are used."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_clocks import FakeClocks
+from running import HANGS_AFTER_S
 
-from pfo_fs.device.shared_page import PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.device.shared_page import FOLLOWS, IDLE, PROGRESS, REPLAYED, TURN_SHIFT, SharedPage
+from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.errors import DeviceError
+from pfo_fs.training.step_parts import choose_switching
 from pfo_fs.training.stream_marks import DriverMarks, open_stream_marks, self_test
 
 STREAM = 0x7F12_3456_7890  # a handle is a pointer: it needs more than 32 bits
 
 
 class FakeDriver:
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
+    """CUDA's driver, and a page that it writes into."""
+
+    def __init__(self, path: Path, page: SharedPage) -> None:
+        self.path, self.page = str(path), page
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(page.words))
         self._library = ctypes.CDLL(self.path)
         self._library.fake_reset()
 
@@ -27,8 +36,13 @@ class FakeDriver:
         kind = ctypes.c_uint64 if name in {"registered", "registered_bytes", "last_stream"} else ctypes.c_int
         return int(kind.in_dll(self._library, f"fake_{name}").value)
 
-    def set(self, name: str, value: int) -> None:
-        ctypes.c_int.in_dll(self._library, f"fake_{name}").value = value
+    def set(self, **values: int) -> None:
+        for name, value in values.items():
+            ctypes.c_int.in_dll(self._library, f"fake_{name}").value = value
+
+    def marks(self, *, shift: int = 0, device: int = 0, library: str | None = None) -> DriverMarks:
+        address, path = self.address + 8 * PROGRESS + shift, library or self.path
+        return open_stream_marks(address, device, library=path, timeout_s=0.05, current_stream=lambda: STREAM)
 
 
 @pytest.fixture(scope="session")
@@ -42,99 +56,74 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def driver(library: Path) -> FakeDriver:
-    return FakeDriver(library)
+def driver(library: Path, page: SharedPage) -> FakeDriver:
+    return FakeDriver(library, page)
 
 
-def address_of(page: SharedPage, word: int = PROGRESS) -> int:
-    view = ctypes.c_char.from_buffer(page.words)
-    return ctypes.addressof(view) + 8 * word
-
-
-def opened(page: SharedPage, driver: FakeDriver, **given: object) -> DriverMarks:
-    given = {"timeout_s": 0.05, "current_stream": lambda: STREAM, **given}
-    return open_stream_marks(address_of(page), 0, library=driver.path, **given)  # type: ignore[arg-type]
-
-
-def test_a_written_number_is_the_word_and_changes_nothing_beside_it(page: SharedPage, driver: FakeDriver) -> None:
-    others = page.words.tolist()
-    marks = opened(page, driver)
-    marks.write(2**32 - 1)
-    assert page.words[PROGRESS] == 2**32 - 1
+def test_a_written_number_is_the_word_and_changes_nothing_beside_it(driver: FakeDriver) -> None:
+    others = driver.page.words.tolist()
+    driver.marks().write(2**32 - 1)
     others[PROGRESS] = 2**32 - 1
-    assert page.words.tolist() == others
+    assert driver.page.words.tolist() == others
     assert driver.get("last_stream") == STREAM
 
 
-def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(
-    page: SharedPage, driver: FakeDriver
-) -> None:
-    opened(page, driver)
-    assert driver.get("registered") == address_of(page, 0)
+def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(driver: FakeDriver) -> None:
+    driver.marks()
+    assert driver.get("registered") == driver.address
     assert driver.get("registered_bytes") == 4096
     assert driver.get("flags") == 0x01 | 0x02
 
 
-def test_if_it_does_not_work_the_error_says_why_and_the_page_is_given_back(
-    page: SharedPage, driver: FakeDriver
+@pytest.mark.parametrize(
+    ("fault", "given", "reason"),
+    [
+        ({"write_error": 801}, {}, r"cannot write .*CUDA_ERROR_NOT_SUPPORTED \(801\)"),
+        ({"loses_writes": 1}, {}, "the number 0 did not arrive in time"),
+        ({}, {"library": "missing.so"}, r"CUDA's driver cannot be loaded .*missing\.so"),
+        ({}, {"library": "libc.so.6"}, "has no cuInit; it needs the driver of CUDA 12"),
+        ({}, {"device": 5}, r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"),
+        ({}, {"shift": 2}, "not aligned"),
+    ],
+)
+def test_what_does_not_work_is_an_error_that_says_why_and_the_page_is_given_back(
+    driver: FakeDriver, fault: dict[str, int], given: dict[str, Any], reason: str
 ) -> None:
-    driver.set("write_error", 801)
-    with pytest.raises(DeviceError, match=r"cannot write .*CUDA_ERROR_NOT_SUPPORTED \(801\)"):
-        opened(page, driver)
+    driver.page.words[PROGRESS] = 5
+    driver.set(**fault)
+    with pytest.raises(DeviceError, match=reason):
+        driver.marks(**given)
     assert not driver.get("registered")
     assert not driver.get("retained")
 
 
-def test_numbers_that_never_arrive_are_a_failed_self_test(page: SharedPage, driver: FakeDriver) -> None:
-    page.words[PROGRESS] = 5
-    driver.set("loses_writes", 1)
-    with pytest.raises(DeviceError, match="the number 0 did not arrive in time"):
-        opened(page, driver)
-
-
-@pytest.mark.parametrize(
-    ("named", "shift", "device", "reason"),
-    [
-        ("missing.so", 0, 0, r"CUDA's driver cannot be loaded .*missing\.so"),
-        ("libc.so.6", 0, 0, "has no cuInit; it needs the driver of CUDA 12"),
-        (None, 0, 5, r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"),
-        (None, 2, 0, "not aligned"),
-    ],
-)
-def test_what_cannot_be_is_an_error_that_names_it(
-    page: SharedPage, driver: FakeDriver, named: str | None, shift: int, device: int, reason: str
-) -> None:
-    with pytest.raises(DeviceError, match=reason):
-        open_stream_marks(address_of(page) + shift, device, library=named or driver.path, current_stream=lambda: STREAM)
-
-
-def test_an_error_without_a_name_has_its_number(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
-    driver.set("write_error", 999)
+def test_an_error_without_a_name_has_its_number(driver: FakeDriver) -> None:
+    marks = driver.marks()
+    driver.set(write_error=999)
     with pytest.raises(DeviceError, match="the write into the stream failed with CUDA error 999"):
         marks.write(1)
 
 
-def test_a_number_that_is_captured_says_so_in_place_of_its_turn(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
+def test_a_number_that_is_captured_says_so_in_place_of_its_turn(driver: FakeDriver) -> None:
+    marks = driver.marks()
     assert not marks.write(3 << TURN_SHIFT | 4)
-    driver.set("capturing", 1)
+    driver.set(capturing=1)
     assert marks.write(3 << TURN_SHIFT | 4)
-    assert page.words[PROGRESS] == REPLAYED << TURN_SHIFT | 4
-    driver.set("write_error", 901)  # the capture has failed, which the program hears at its end
+    assert driver.page.words[PROGRESS] == REPLAYED << TURN_SHIFT | 4
+    driver.set(write_error=901)  # the capture has failed, which the program hears at its end
     assert marks.write(5)
 
 
-def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
-    driver.set("needs_context", 1)
+def test_a_thread_that_has_no_context_writes_in_the_one_of_the_device(driver: FakeDriver) -> None:
+    marks = driver.marks()
+    driver.set(needs_context=1)
     marks.write(9)
-    assert page.words[PROGRESS] == 9
+    assert driver.page.words[PROGRESS] == 9
     assert driver.get("context_depth") == 0
 
 
-def test_unregister_waits_for_the_device_before_the_page_is_given_back(page: SharedPage, driver: FakeDriver) -> None:
-    marks = opened(page, driver)
+def test_unregister_waits_for_the_device_before_the_page_is_given_back(driver: FakeDriver) -> None:
+    marks = driver.marks()
     marks.page.unregister()
     marks.page.unregister()
     assert driver.get("synchronized") == 1
@@ -156,12 +145,48 @@ def out_of_order(read: list[int], word: int) -> int:
     ],
 )
 def test_the_self_test_sees_what_is_wrong_and_leaves_the_word_as_it_was(
-    page: SharedPage, driver: FakeDriver, sees: Callable[[list[int], int], int], reason: str
+    driver: FakeDriver, sees: Callable[[list[int], int], int], reason: str
 ) -> None:
-    page.words[PROGRESS] = before = 0 if reason else 77
-    marks = opened(page, driver)
-    read: list[int] = []
-    said = self_test(marks, lambda: sees(read, page.words[PROGRESS]))
+    words, read = driver.page.words, list[int]()
+    words[PROGRESS] = before = 0 if reason else 77
+    said = self_test(driver.marks(), lambda: sees(read, words[PROGRESS]))
     assert reason in said
     assert bool(said) == bool(reason)
-    assert page.words[PROGRESS] == before
+    assert words[PROGRESS] == before
+
+
+# ---- how the way to switch clocks is chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "spec", "mode", "note"),
+    [
+        ("auto", "simulated:a", "device", "simulated"),
+        ("device", "simulated:a", "device", "simulated"),
+        ("launch", "simulated:a", "launch", ""),
+        ("auto", "none:", "launch", "CUDA"),
+        ("device", "nvml:GPU-nowhere", "launch", "CUDA"),
+    ],
+)
+def test_clocks_follow_the_device_if_they_can_and_otherwise_the_callbacks_and_the_note_says_why(
+    clocks: FakeClocks, kernels: SimulatedKernels, asked: str, spec: str, mode: str, note: str
+) -> None:
+    chosen = choose_switching(asked, clocks, spec, kernels if spec == "simulated:a" else None)
+    assert (chosen.mode, chosen.marker is None) == (mode, mode == "launch")
+    assert note in chosen.note
+    assert clocks.words[FOLLOWS] == (mode == "device")
+
+
+def test_a_mark_is_written_when_the_simulated_device_gets_there(
+    clocks: FakeClocks, kernels: SimulatedKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = choose_switching("device", clocks, "simulated:a", kernels).marker
+    marker.set_plan([900], [0])
+    gets_there = threading.Event()
+    monkeypatch.setattr(kernels.stream, "_run", lambda *_: gets_there.wait(HANGS_AFTER_S))
+    kernels.stream.launch("backward")
+    marker.begin_step()
+    assert clocks.words[PROGRESS] == IDLE
+    gets_there.set()
+    kernels.stream.synchronize()
+    assert clocks.words[PROGRESS] != IDLE

@@ -37,12 +37,12 @@ def pause(duration_ns: int) -> Work:
     return lambda _: duration_ns
 
 
-def step_of(works: Sequence[Work], gap_ns: int = 0) -> list[tuple[Work, int]]:
+def step_of(works: Sequence[Work]) -> list[tuple[Work, int]]:
     """What the device does in a step: (work, the point that it reaches then)."""
     does = [(pause(0), START)]
     for position, work in enumerate(works):
-        does += [(pause(gap_ns), position << 1), (work, position << 1 | 1)]
-    return [*does, (pause(gap_ns), IDLE)]
+        does += [(pause(0), position << 1), (work, position << 1 | 1)]
+    return [*does, (pause(0), IDLE)]
 
 
 class Bench:
@@ -99,9 +99,9 @@ class Bench:
             follower = self.follower
             self._advance(min(follower.due_ns, follower.next_look_ns(self.now_ns)))
 
-    def step(self, plan: FollowedPlan, works: Sequence[Work], gap_ns: int = 0, rest_ns: int = 300 * MS) -> int:
+    def step(self, plan: FollowedPlan, works: Sequence[Work], rest_ns: int = 300 * MS) -> int:
         """Runs a step and rests; returns the step's duration in ns."""
-        turn = self.launch(plan, step_of(works, gap_ns))
+        turn = self.launch(plan, step_of(works))
         self.rest(rest_ns)
         self.run()
         return self.time_of(turn, IDLE) - self.time_of(turn, START)
@@ -110,10 +110,6 @@ class Bench:
         """Runs steps, each after a rest."""
         for _ in range(count):
             self.step(plan, works)
-
-    def raised_at(self, mhz: int, turn: int) -> int:
-        """When a clock was in force first in a step."""
-        return next(at_ns for at_ns, one in self.in_force if one == mhz and at_ns > self.time_of(turn, 0))
 
     def time_of(self, turn: int, code: int) -> int:
         return next(at_ns for at_ns, *point in self.reached if point == [turn, code])
@@ -264,12 +260,22 @@ def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at
     assert bench.below_ns(TOP_MHZ, bench.time_of(turn, 0), bench.time_of(turn, 1)) < LOOK_NS
 
 
-def test_a_change_that_was_requested_early_is_not_taken_back() -> None:
-    bench, plan = Bench(), plan_of([900, TOP_MHZ, 1005])
-    bench.steps(4, plan, [lasting(100 * MS)] * 3)
+@pytest.mark.parametrize(
+    ("clocks_mhz", "middle_ms", "requests_mhz"),
+    [
+        ([900, TOP_MHZ, 1005], 100, [900, TOP_MHZ, 1005, 0]),  # what was requested early is not taken back
+        ([TOP_MHZ, 900, TOP_MHZ], 4, [TOP_MHZ, 0]),  # a short stretch at a low clock is not worth going down
+    ],
+)
+def test_in_each_step_a_clock_is_requested_once_if_it_is_worth_it(
+    clocks_mhz: list[int], middle_ms: int, requests_mhz: list[int]
+) -> None:
+    bench, plan = Bench(), plan_of(clocks_mhz)
+    works = [lasting(100 * MS), lasting(middle_ms * MS), lasting(100 * MS)]
+    bench.steps(4, plan, works)
     asked = len(bench.requests)
-    bench.step(plan, [lasting(100 * MS)] * 3)
-    assert [mhz for _, mhz in bench.requests[asked:]] == [900, TOP_MHZ, 1005, 0]
+    bench.step(plan, works)
+    assert [mhz for _, mhz in bench.requests[asked:]] == requests_mhz
 
 
 def test_a_lower_clock_whose_latency_is_unknown_does_not_slow_down_the_instruction_before() -> None:
@@ -292,14 +298,6 @@ def test_a_lower_clock_is_not_requested_before_the_instruction_before_it_has_beg
     assert low_ns > bench.time_of(turn, 2)
 
 
-def test_a_short_stretch_at_a_low_clock_is_not_worth_going_down() -> None:
-    bench, plan = Bench(), plan_of([TOP_MHZ, 900, TOP_MHZ])
-    bench.steps(4, plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
-    asked = len(bench.requests)
-    bench.step(plan, [lasting(100 * MS), lasting(4 * MS), lasting(100 * MS)])
-    assert 900 not in [mhz for _, mhz in bench.requests[asked:]]
-
-
 def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     bench = Bench(calls_per_s=0.001)
     plan = plan_of([TOP_MHZ, 900] * 8)
@@ -308,13 +306,21 @@ def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
     assert height(bench.requested_at(bench.now_ns)) >= TOP_MHZ
 
 
-def test_a_point_that_the_plan_does_not_have_means_the_default_clock() -> None:
-    follower = Bench().follower
-    plan = plan_of([900])
-    follower.reached(1, 0, plan, MS)
-    assert follower.wanted(MS) == 900
-    follower.reached(1, 64, plan, 2 * MS)
-    assert follower.wanted(2 * MS) == 0
+@pytest.mark.parametrize(
+    ("first", "first_mhz", "second", "second_mhz"),
+    [
+        (0, 900, 64, 0),  # the plan does not have the second point
+        (2, 1200, 1, 1200),  # the end of the instruction before, marked on another stream, comes after a later begin
+    ],
+)
+def test_a_point_that_the_plan_does_not_have_means_the_default_clock_and_one_that_comes_late_changes_nothing(
+    first: int, first_mhz: int, second: int, second_mhz: int
+) -> None:
+    follower, plan = Bench().follower, plan_of([900, 1200, 900])
+    follower.reached(1, first, plan, MS)
+    assert follower.wanted(2 * MS) == first_mhz
+    follower.reached(1, second, plan, 3 * MS)
+    assert follower.wanted(4 * MS) == second_mhz
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -349,40 +355,15 @@ def test_a_long_plan_is_not_added_up_at_each_look() -> None:
 # ---- what must not be learned from
 
 
-def test_a_step_that_strayed_teaches_nothing() -> None:
-    bench, plan = Bench(), plan_of([900, 1200, 900])
-    works = [lasting(100 * MS)] * 3
-    bench.steps(4, plan, works)
-    before = list(plan.gap_ns)
-    bench.launch(plan, [*step_of(works)[:3]])
-    bench.rest(10 * MS)
-    bench.run()
-    # As the tracker marks it: the end of another turn.
-    bench.launch(plan, [(pause(0), IDLE)])
-    bench.rest(300 * MS)
-    bench.run()
-    assert bench.in_force[-1][1] == 0
-    assert plan.gap_ns[3:] == before[3:]
-
-
 def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     bench, plan = Bench(), plan_of([900, TOP_MHZ])
     works = [lasting(100 * MS)] * 2
     bench.steps(6, plan, works)
     bench.step(plan, [pause(30_000 * MS), works[1]])
     bench.step(plan, works)
-    turn = bench.turn
-    up_ns = bench.raised_at(TOP_MHZ, turn)
-    assert -10 * MS < up_ns - bench.time_of(turn, 1) <= 0
-
-
-def test_a_point_that_comes_after_a_later_one_of_the_same_step_changes_nothing() -> None:
-    follower = Bench(calls_per_s=10_000.0).follower
-    plan = plan_of([900, 1200, 900])
-    follower.reached(1, 2, plan, MS)  # the begin of the second instruction
-    assert follower.wanted(2 * MS) == 1200
-    follower.reached(1, 1, plan, 3 * MS)  # the end of the first one, marked on another stream
-    assert follower.wanted(4 * MS) == 1200
+    end_ns = bench.time_of(bench.turn, 1)
+    assert bench.in_force_at(end_ns - 10 * MS) == 900
+    assert bench.in_force_at(end_ns) == TOP_MHZ
 
 
 @pytest.mark.parametrize("rest_ms", [0, 5, 300])
@@ -441,24 +422,20 @@ def test_between_steps_that_follow_each_other_at_once_the_clock_stays(clocks_mhz
     assert len(bench.requests) - before == 2 * (len(set(clocks_mhz)) - 1) * 2
 
 
-def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come() -> None:
+@pytest.mark.parametrize("strays", [False, True])
+def test_a_clock_that_stays_is_the_default_one_again_if_the_next_step_does_not_come_or_strays(strays: bool) -> None:
     bench, plan = Bench(), plan_of([900] * 3)
     back_to_back(bench, plan, [lasting(60 * MS)] * 3)
     assert bench.requested_at(bench.now_ns) == 900
     ended_ns = bench.now_ns
-    bench.rest(300 * MS)
+    if strays:
+        bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
+    else:
+        bench.rest(300 * MS)
     bench.run()
     at_ns, mhz = bench.requests[-1]
     assert mhz == 0
     assert at_ns - ended_ns < 30 * MS
-
-
-def test_a_step_that_does_not_run_as_scheduled_ends_at_the_default_clock_also_where_clocks_stay() -> None:
-    bench, plan = Bench(), plan_of([900] * 3)
-    back_to_back(bench, plan, [lasting(60 * MS)] * 3)
-    bench.launch(plan, [(pause(0), IDLE)])  # another turn, of which only the end is marked
-    bench.run()
-    assert bench.requested_at(bench.now_ns) == 0
 
 
 def test_a_clock_does_not_stay_where_it_makes_the_pause_longer() -> None:

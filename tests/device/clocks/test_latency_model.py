@@ -80,32 +80,22 @@ def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> No
     assert bench.model.learned_s[own_mhz] == pytest.approx(latency.high_ns / 1e9, abs=1e-6)
 
 
-@pytest.mark.parametrize(("acts_ms", "low_ms", "high_ms"), [(10, 8, 12), (70, 30, 999)])
+@pytest.mark.parametrize(
+    ("returns_ms", "acts_ms", "low_ms", "high_ms"),
+    [(100, 110, 8, 12), (100, 170, 30, 999), (50, 47, 0, 1)],  # before the end, after it, before the call returns
+)
 def test_an_instruction_in_which_the_next_clock_was_set_shows_whether_it_acted_before_the_end(
-    acts_ms: int, low_ms: int, high_ms: int
+    returns_ms: int, acts_ms: int, low_ms: int, high_ms: int
 ) -> None:
     bench = Bench()
     for _ in range(20):
         bench.settle(900)
         began_ns = bench.now_ns
-        bench.now_ns += SLOW_NS - 40 * MS  # the call returns 40 ms before the instruction would end
+        bench.now_ns += returns_ms * MS
         bench.set(1410)
-        took_ns = took(min(SLOW_NS - 40 * MS + acts_ms * MS, SLOW_NS), FAST_NS, SLOW_NS)
-        bench.model.ran(0, began_ns, began_ns + took_ns)
-        bench.now_ns = began_ns + took_ns
-    assert low_ms * MS <= bench.middle_ns(1410) <= high_ms * MS
-
-
-def test_a_clock_that_acts_before_its_call_returns_has_no_latency() -> None:
-    bench = Bench()
-    for _ in range(20):
-        bench.settle(900)
-        began_ns = bench.now_ns
-        bench.now_ns += 50 * MS
-        bench.set(1410)
-        bench.now_ns = began_ns + took(47 * MS, FAST_NS, SLOW_NS)
+        bench.now_ns = began_ns + took(min(acts_ms * MS, SLOW_NS), FAST_NS, SLOW_NS)
         bench.model.ran(0, began_ns, bench.now_ns)
-    assert bench.middle_ns(1410) < MS
+    assert low_ms * MS <= bench.middle_ns(1410) <= high_ms * MS
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -182,10 +172,12 @@ def test_a_latency_that_seems_sure_is_corrected_by_instructions_that_take_as_lon
     assert bench.model.latency(900).low_ns > 20 * MS
 
 
-def test_what_was_learned_while_the_gpu_was_throttled_is_replaced_by_later_measurements() -> None:
-    bench = Bench()
-    for acts_ms in (5,) * 9 + (30,) * 60:
-        bench.change(1410, 900, took(acts_ms * MS, SLOW_NS, FAST_NS))
+def test_what_was_measured_before_or_learned_while_the_gpu_was_throttled_is_replaced_by_later_measurements() -> None:
+    bench = Bench({900: 12_345_678})
+    assert bench.middle_ns(900) == 12_345_678
+    for acts_ms, changes in ((5, 9), (30, 60)):
+        for _ in range(changes):
+            bench.change(1410, 900, took(acts_ms * MS, SLOW_NS, FAST_NS))
     assert bench.middle_ns(900) == pytest.approx(30 * MS, abs=2 * MS)
 
 
@@ -218,14 +210,6 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
 
 
 # ---- clocks of which little is known
-
-
-def test_a_latency_that_was_measured_before_holds_until_the_clock_is_observed() -> None:
-    bench = Bench({900: 12_345_678})
-    assert bench.middle_ns(900) == 12_345_678
-    for _ in range(40):
-        bench.change(1410, 900, took(20 * MS, SLOW_NS, FAST_NS))
-    assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=2 * MS)
 
 
 def test_the_default_clock_acts_like_the_highest() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from clock import VirtualTime
 from fake_nvml import UUIDS, FakeNvml
 
+from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
@@ -157,3 +159,56 @@ def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> 
     with pytest.raises(DeviceError):
         open_gpu(bench.missing_spec)
     assert bench.left_open() == 0
+
+
+# ---- what is particular to NVML
+
+
+def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
+    gpu = NvmlGpu(UUIDS[0])
+    fake.reasons = 0x02 | 0x01  # application clocks, idle
+    assert gpu.clock_seen().held_back == ""
+    fake.reasons = 0x20 | 0x04
+    assert gpu.clock_seen().held_back == "power limit, thermal slowdown"
+
+
+@pytest.mark.parametrize("code", [0, 13])
+def test_a_package_or_a_driver_that_has_the_old_name_alone_is_called_by_it(fake: FakeNvml, code: int) -> None:
+    fake.reasons = 0x08
+    fake.fails["nvmlDeviceGetCurrentClocksEventReasons"] = code
+    assert NvmlGpu(UUIDS[0]).clock_seen().held_back == "hardware slowdown"
+
+
+def test_without_a_counter_power_is_integrated(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
+    fake.fails["nvmlDeviceGetTotalEnergyConsumption"] = 3
+    gpu = NvmlGpu(UUIDS[0])
+    assert gpu.energy_j() == 0.0
+    passing.sleep(0.03)
+    fake.power_mw = 300_000
+    assert gpu.energy_j() == pytest.approx(200 * 0.03, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("code", "uuid", "mig", "reason"),
+    [
+        (9, UUIDS[0], False, r"driver is not loaded \(NVML error 9 of nvmlInit\)"),
+        (777, UUIDS[0], False, "code 777"),
+        (None, "GPU-nowhere", False, "no such GPU"),
+        (None, "MIG-1234", False, "MIG slice"),
+        (None, UUIDS[0], True, "MIG mode"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_an_error_that_explains_the_code_of_nvml_or_names_the_gpu(
+    fake: FakeNvml, code: int | None, uuid: str, mig: bool, reason: str
+) -> None:
+    fake.fails.update({} if code is None else {"nvmlInit": code})
+    fake.mig = mig
+    with pytest.raises(DeviceError, match=reason):
+        NvmlGpu(uuid)
+
+
+def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match="nvidia-ml-py"):
+        NvmlGpu(UUIDS[0])

@@ -21,6 +21,12 @@ from pfo_fs.ipc.messages import ProgressReport
 MS = 1_000_000
 
 
+def locked(top_mhz: int, mhz: int) -> ReadBack:
+    read_back = ReadBack(NvmlGpu(UUIDS[0]), top_mhz)
+    read_back.clock_set(0, mhz)
+    return read_back
+
+
 @pytest.mark.parametrize(
     ("top_mhz", "set_mhz", "shows_mhz", "reasons", "noticed"),
     [
@@ -40,8 +46,7 @@ MS = 1_000_000
 def test_a_clock_that_contradicts_what_was_set_is_noticed_unless_power_heat_or_idleness_explain_it(
     fake: FakeNvml, top_mhz: int, set_mhz: int, shows_mhz: int, reasons: int, noticed: bool
 ) -> None:
-    read_back = ReadBack(NvmlGpu(UUIDS[0]), top_mhz)
-    read_back.clock_set(0, set_mhz)
+    read_back = locked(top_mhz, set_mhz)
     fake.clock_mhz, fake.reasons = shows_mhz, reasons
     found = [read_back.look(now_ms * MS, 1.0) for now_ms in range(600, 8_000, 100)]
     assert any(found) == bool(read_back.overruled) == noticed
@@ -49,8 +54,7 @@ def test_a_clock_that_contradicts_what_was_set_is_noticed_unless_power_heat_or_i
 
 @pytest.mark.parametrize("step_s", [0.1, 0.5, 2.0, 20.0])
 def test_it_is_noticed_within_20_steps(fake: FakeNvml, step_s: float) -> None:
-    read_back = ReadBack(NvmlGpu(UUIDS[0]), 1410)
-    read_back.clock_set(0, 900)
+    read_back = locked(1410, 900)
     fake.clock_mhz, fake.reasons = 900, 0
     assert not any(read_back.look(now_ms * MS, step_s) for now_ms in range(0, 10_050, 50))  # just after a reading
     fake.clock_mhz = 1410
@@ -68,8 +72,7 @@ def test_a_clock_that_acts_late_contradicts_nothing(fake: FakeNvml) -> None:
 
 
 def test_a_limit_that_the_driver_names_in_every_third_reading_only_contradicts_nothing(fake: FakeNvml) -> None:
-    read_back = ReadBack(NvmlGpu(UUIDS[0]), 1980)
-    read_back.clock_set(0, 1500)
+    read_back = locked(1980, 1500)
     fake.clock_mhz = 1200
     for now_ms in range(600, 60_000, 100):
         fake.reasons = 0x4 * (now_ms % 300 == 0)
@@ -87,8 +90,7 @@ def test_what_others_may_decide_is_named_in_the_status_and_by_doctor(fake: FakeN
     told = {check.found: check.hint for check in check_other_setters([gpu])}
     assert {LOOKS_LIKE["profile"], LOOKS_LIKE["smoothing"], LOOKS_LIKE["job"], f"{UUIDS[0]}: power limit"} <= {*told}
     assert all(told.values()), "what to do"
-    read_back = ReadBack(gpu, 1410)
-    read_back.clock_set(0, 900)
+    read_back = locked(1410, 900)
     fake.clock_mhz = 1410
     why = next(filter(None, (read_back.look(now_ms * MS, 1.0) for now_ms in range(600, 3000, 50))))
     assert isinstance(why, DevicePermissionError)
