@@ -40,9 +40,7 @@ MEASURED = st.sets(st.sampled_from(CLOCKS[1:]), max_size=3).map(lambda low: sort
 
 @settings(max_examples=25)
 @given(MEASURED, st.lists(st.tuples(st.sampled_from(CLOCKS), st.floats(-2, 2)), max_size=4))
-def test_what_is_added_and_taken_away_of_one_clock_has_no_error(
-    clocks: list[int], parts: list[tuple[int, float]]
-) -> None:
+def test_what_is_added_and_taken_of_one_clock_has_no_error(clocks: list[int], parts: list[tuple[int, float]]) -> None:
     curves = curves_of({FORWARD: clocks})
     shares: dict[tuple[Kind, int], float] = {}
     for sign in (1, -1):

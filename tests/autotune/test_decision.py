@@ -113,9 +113,7 @@ def in_force(plan: ClockPlan, stays: ClockPlan | None = None, trial: bool = Fals
 
 
 @pytest.mark.parametrize(("late", "plan"), [(0.0, PLAN), (0.02, HIGHEST)])
-def test_the_first_plan_is_the_one_that_is_surely_in_time_or_else_all_clocks_are_the_highest(
-    late: float, plan: ClockPlan
-) -> None:
+def test_the_first_plan_is_surely_in_time_or_else_all_clocks_are_the_highest(late: float, plan: ClockPlan) -> None:
     choice = chosen(FakeModel({1200: believed(0.1, late)}, planned=1200))
     assert choice.plan == plan
     assert not choice.converged, "it has not been measured yet"
@@ -158,9 +156,7 @@ class PlannerOffTarget(FakeModel):
 @pytest.mark.parametrize("lost", [0.0, NO_TRIALS])
 @pytest.mark.parametrize("late_error", [0.0, 0.0005, 0.003])
 @pytest.mark.parametrize("off", [-0.01, 0.0, 0.002, 0.01])
-def test_a_target_that_leaves_room_has_a_plan_however_far_off_the_planner_is(
-    off: float, late_error: float, lost: float
-) -> None:
+def test_a_target_that_leaves_room_has_a_plan_despite_its_planner(off: float, late_error: float, lost: float) -> None:
     choice = chosen(PlannerOffTarget(off, late_error, slowdown=1.1), lost=lost)
     assert in_time(choice.judgement) or (choice.trial and not lost)
     assert choice.judgement.late > (-0.004 if lost else -0.02), "hardly any time is left unused"
@@ -178,9 +174,7 @@ def test_a_target_that_leaves_no_room_after_one_that_did_has_a_plan_again() -> N
     [(0.01, SURELY, True, False), (0.001, 0.002, True, True), (0.0, SURELY, False, False)],
     ids=["surely late", "perhaps late", "of another order of instructions"],
 )
-def test_a_plan_in_force_stays_until_it_is_surely_late(
-    late: float, late_error: float, knows: bool, stays: bool
-) -> None:
+def test_a_plan_in_force_stays_until_surely_late(late: float, late_error: float, knows: bool, stays: bool) -> None:
     model = FakeModel({1200: believed(0.1, late, late_error), 1100: believed(0.05)}, planned=1100)
     if not knows:
         model.unknown.add(PLAN)

@@ -161,9 +161,7 @@ def test_where_no_clock_process_knows_when_clocks_act_the_first_instructions_aft
 
 
 @pytest.mark.parametrize(("mode", "knows"), [("launch", False), ("device", True)])
-def test_mean_clocks_tell_at_which_clock_a_run_was_only_where_the_clock_process_follows_the_device(
-    mode: str, knows: bool
-) -> None:
+def test_mean_clocks_tell_the_clock_of_a_run_only_where_clocks_follow_the_device(mode: str, knows: bool) -> None:
     clocks = [1400, 905, 900, 900, 900, 900]
     one = followed(at_one_clock(layout(), 900), clocks, 0.1, mode=mode, at900=0.004)
     assert sorted(one.ran_mhz[0, :, 0].tolist())[-2:] == ([1400, 1400] if knows else [900, 900])
@@ -192,9 +190,7 @@ def test_an_iteration_after_one_that_ends_at_another_clock_may_begin_at_that_clo
 
 
 @pytest.mark.parametrize(("mean_mhz", "tells"), [(900, True), (940, False)])
-def test_a_run_in_which_the_next_clock_may_have_acted_tells_nothing_where_its_latency_is_unknown(
-    mean_mhz: int, tells: bool
-) -> None:
+def test_a_run_in_which_the_next_clock_may_have_acted_too_early_tells_nothing(mean_mhz: int, tells: bool) -> None:
     """The next clock is requested early, so that it acts in time; the mean clock of the run before is a guess."""
     one = followed(at_one_clock(layout(), 900, last_mhz=1200), [900] * 4 + [mean_mhz, 1200], at900=0.004)
     last = 2 * MICROBATCHES - 1

@@ -26,9 +26,7 @@ class Exploding(FrequencyScheduler):
         yield []
 
 
-def test_every_rank_gets_its_schedule_once_all_are_there_and_missing_ones_are_named(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_every_rank_gets_its_schedule_once_all_are_there_missing_ones_are_named(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path / "pfo", 4), rank_infos(4)
     job = Job(folder, clock, **by_plan(tmp_path, 4, 3, 1200))
     register(folder, [infos[0], infos[2]])
@@ -43,9 +41,7 @@ def test_every_rank_gets_its_schedule_once_all_are_there_and_missing_ones_are_na
         assert schedule.frequencies == one_f_one_b(rank, 4, 3, 1200)
 
 
-def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_job_that_is_switched_off_gets_a_schedule_once_it_is_on_again(folder: JobFolder, clock: Clock) -> None:
     job, switch = Job(folder, clock), OffSwitch(folder.files)
     switch.turn_off(folder.job_id)
     job.poll(10)
@@ -56,9 +52,7 @@ def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again
     assert (job.numbers, job.coordinator.message) == ([0], "")
 
 
-def test_the_last_schedule_stays_when_the_scheduler_is_done_and_dumps_are_in_zeus_format(
-    folder: JobFolder, clock: Clock, tmp_path: Path
-) -> None:
+def test_the_last_schedule_stays_and_dumps_are_in_zeus_format(folder: JobFolder, clock: Clock, tmp_path: Path) -> None:
     job = Job(folder, clock, scheduler=ThreeSteps, dump_data=True, dump_dir=tmp_path / "dump").poll()
     for number in range(3):
         job.measure(number)
@@ -79,9 +73,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(job: Job) -> None:
 
 
 @pytest.mark.parametrize("later", [0, 50], ids=["no newer record comes", "a newer record comes"])
-def test_a_schedule_starts_far_enough_ahead_for_all_ranks_also_after_a_takeover(
-    folder: JobFolder, clock: Clock, later: int
-) -> None:
+def test_a_schedule_starts_far_enough_ahead_also_after_a_takeover(folder: JobFolder, clock: Clock, later: int) -> None:
     """The record that a new coordinator finds may be old: the ranks have run many steps since."""
     write_step(folder, 500, iter_time_s=0.1)
     job = Job(folder, clock, scheduler=ThreeSteps)
@@ -145,9 +137,7 @@ def test_a_person_can_take_over_from_a_broken_scheduler(folder: JobFolder, clock
     assert (job.coordinator.state, job.mhz) == ("running", 1200)
 
 
-def test_a_job_of_its_own_rank_0_is_left_to_it_and_a_deposed_coordinator_writes_nothing(
-    tmp_path: Path, folder: JobFolder, clock: Clock
-) -> None:
+def test_nothing_is_written_for_a_job_of_rank_0_or_if_deposed(tmp_path: Path, folder: JobFolder, clock: Clock) -> None:
     own = Job(register(make_job(tmp_path, 1, coordination="local")), clock).poll()
     assert not own.coordinator.is_mine
     for job in (own, Job(folder, clock, around={"still_leads": lambda: False}).poll(3)):
@@ -155,9 +145,7 @@ def test_a_job_of_its_own_rank_0_is_left_to_it_and_a_deposed_coordinator_writes_
         assert job.numbers == []
 
 
-def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first_step(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_schedule_that_was_not_announced_is_published_again_for_later(folder: JobFolder, clock: Clock) -> None:
     """Its coordinator died after the commit; by now, the step at which all ranks were to switch may have passed."""
     job = Job(folder, clock, scheduler=ThreeSteps).poll()
     before = job.current

@@ -134,9 +134,7 @@ def aged(path: Path, seconds: float) -> None:
         os.utime(one, (one.stat().st_atime, one.stat().st_mtime - seconds))
 
 
-def test_ended_jobs_are_archived_by_their_own_age_whoever_has_watched_them_and_others_stay(
-    root: Path, clock: Clock
-) -> None:
+def test_ended_jobs_are_archived_by_their_own_age_and_others_stay(root: Path, clock: Clock) -> None:
     young, old, empty = make_job(root, 1), make_job(root, 1, attempt="b"), root / "jobs" / "empty"
     empty.mkdir()
     for job, age_s in ((young, 80), (old, 110)):

@@ -99,9 +99,7 @@ def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clo
         ([600.0, 0.5, 0.5], False),
     ],
 )
-def test_a_silent_leader_is_replaced_after_the_lease(
-    shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool
-) -> None:
+def test_silent_leaders_lose_the_lease(shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool) -> None:
     claim(shared, 1)
     shared.write(daemon_body(7))
     assert leads_after(daemon(shared, clock), clock, *gaps_s) == leads
@@ -124,9 +122,7 @@ def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory,
 
 
 @pytest.mark.parametrize("lease_s", [0.2, 1.0, 3.0, 600.0])
-def test_a_leader_beats_three_times_in_a_lease_and_once_a_second_at_least(
-    shared: SharedDirectory, clock: Clock, lease_s: float
-) -> None:
+def test_a_leader_beats_thrice_a_lease_and_each_second(shared: SharedDirectory, clock: Clock, lease_s: float) -> None:
     leader = daemon(shared, clock, lease_s)
     leader.poll()
     assert leader.next_look_at <= clock.now, "the first heartbeat is due at once"

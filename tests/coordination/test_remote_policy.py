@@ -86,9 +86,7 @@ def point_solution(path: Path, text: str) -> PolicyCall:
     return PolicyCall("PointSolution", JOB, INFOS, PFOSettings(), {"solution_path": str(path)})
 
 
-def test_a_plan_is_read_in_another_process_and_then_needs_none(
-    processes: PolicyProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_read_elsewhere(processes: PolicyProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call = point_solution(tmp_path / "plan.py", "[[('forward', 1200)], [('forward', 900)]]")
     monkeypatch.setattr("pfo_fs.scheduler.fixed_plan.read_plan", lambda path: pytest.fail("read here"))
     made = processes.make(call)
@@ -166,9 +164,7 @@ def test_a_policy_whose_process_was_killed_is_lost_and_a_closed_one_has_no_proce
         policies[0].observe(results())
 
 
-def test_a_daemon_that_has_no_file_left_tries_again_later(
-    processes: PolicyProcesses, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_without_files_tries_again_later(processes: PolicyProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     def pipe() -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 

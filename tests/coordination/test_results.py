@@ -34,9 +34,7 @@ class MeasuresDefaultClocks(ReactingScheduler):
 
 
 @pytest.mark.parametrize("come", [True, False], ids=["orders come", "orders never come"])
-def test_results_of_a_measuring_window_wait_a_limited_time_for_orders_that_a_listing_does_not_show_yet(
-    folder: JobFolder, clock: Clock, come: bool
-) -> None:
+def test_results_wait_a_limited_time_for_orders_not_listed_yet(folder: JobFolder, clock: Clock, come: bool) -> None:
     job = Job(folder, clock, scheduler=MeasuresDefaultClocks).poll()
     job.measure(0, seconds=60)
     assert ReactingScheduler.calls == []
@@ -298,9 +296,7 @@ def test_after_a_restart_with_a_scheduler_that_plans_otherwise_only_news_bring_t
     assert job.mhz == 1410 - (15 if news == "results" else 150) - 300
 
 
-def test_replayed_results_are_booked_under_the_clocks_that_ran(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_results_are_of_clocks_used(folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(folder, clock, scheduler=Books)
     job.tell_orders()
     job.poll(15)
@@ -348,9 +344,7 @@ def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
-    folder: JobFolder, clock: Clock, restarts: bool
-) -> None:
+def test_after_another_order_the_scheduler_begins_from_nothing(folder: JobFolder, clock: Clock, restarts: bool) -> None:
     job = Job(folder, clock, scheduler=OfOrders)
     job.tell_orders()
     job.poll(15)

@@ -80,9 +80,7 @@ def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("asked_for", ["auto", "local"])
-def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
-    tmp_path: Path, clock: Clock, asked_for: str
-) -> None:
+def test_under_daemon_only_a_daemon_claims_a_job_and_not_rank_0(tmp_path: Path, clock: Clock, asked_for: str) -> None:
     job = Job(register(make_job(tmp_path, 1, coordination=asked_for)), clock)
     for kind in ("local", "daemon"):
         job.restart(around={"kind": kind, "site": lambda: DAEMON_ONLY})
@@ -162,9 +160,7 @@ def test_a_plan_in_the_shared_directory_is_run(tmp_path: Path, clock: Clock, abs
     assert job.poll(4).mhz == 1200
 
 
-def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_file(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_daemons_operator_and_a_job_that_schedules_itself_may_name_any_file(tmp_path: Path, clock: Clock) -> None:
     plan = by_plan(tmp_path, 1, 1, 1200)
     assert Job(register(make_job(tmp_path / "pfo", 1)), clock, **plan).poll(4).mhz == 1200
     own = job_with(tmp_path, clock, plan["scheduler_args"]["solution_path"])

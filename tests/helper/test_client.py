@@ -70,9 +70,7 @@ def answers(client: HelperClient) -> bool:
     return isinstance(client.wait_for(messages.Joined, HANGS_AFTER_S), messages.Refused)
 
 
-def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_died(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_starts_the_helper_and_any_rank_its_next_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
     clients = [make(rank) for rank in (4, 5, 6)]
     assert len(starters(clients)) == 1
@@ -84,9 +82,7 @@ def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_
     assert all(each.revive([]) and answers(each) for each in clients)
 
 
-def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once_however_late_its_next_step_comes(
-    make: Make,
-) -> None:
+def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once(make: Make) -> None:
     client = make(0)
     die([client])
     assert client.revive([])

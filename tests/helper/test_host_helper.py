@@ -31,9 +31,7 @@ def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_host_registers_how_often_it_looks_for_a_schedule(
-    host: Host, monkeypatch: pytest.MonkeyPatch, is_local: bool
-) -> None:
+def test_a_host_registers_how_often_it_polls(host: Host, monkeypatch: pytest.MonkeyPatch, is_local: bool) -> None:
     """The daemon may see another kind of file system: it may run on the file server."""
     monkeypatch.setattr("pfo_fs.helper.operations.is_local", lambda _: is_local)
     _, folder = host.start(2)

@@ -90,9 +90,7 @@ def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: Help
     assert link.poll() == []
 
 
-def test_messages_that_come_without_end_do_not_hold_up_a_step(
-    link: HelperLink, client: FakeClient, clock: Clock
-) -> None:
+def test_messages_without_end_do_not_hold_up_a_step(link: HelperLink, client: FakeClient, clock: Clock) -> None:
     def poll() -> PaceLeaseRenewed:
         clock.now += 0.005
         return PaceLeaseRenewed(lease_s=1.0)

@@ -62,9 +62,7 @@ pairs = st.tuples(st.sampled_from([0, 1, 2, 999_999_999]), st.sampled_from([-1, 
 
 
 @given(st.lists(st.tuples(st.none() | pairs, st.integers(1, 30)), max_size=6), st.none() | pairs)
-def test_whatever_was_written_before_ranks_follow_what_the_file_says_for_long(
-    earlier: list[tuple[Pair | None, int]], last: Pair | None
-) -> None:
+def test_ranks_follow_what_the_file_says_for_long(earlier: list[tuple[Pair | None, int]], last: Pair | None) -> None:
     ranks = Ranks()
     for current, polls in earlier:
         ranks.see(current, polls)
@@ -105,9 +103,7 @@ def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> DirectoryHealth:
 FULL = StoreError(errno.ENOSPC, "no space left")
 
 
-def test_an_outage_is_said_when_it_begins_and_when_it_ends(
-    outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outages_and_ends_are_said(outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         outage.ended("read", FULL)
         clock.now += 1
@@ -220,9 +216,7 @@ def test_iterations_that_take_the_same_are_written_seldom() -> None:
 @pytest.mark.parametrize(
     ("steps", "throttled"), [([(1, 0, 1.2)], ""), ([(1, 1, 1.0)], ""), ([(1, 0, 1.0)], "thermal slowdown")]
 )
-def test_a_longer_iteration_another_schedule_and_throttling_are_news(
-    steps: list[tuple[int, int, float]], throttled: str
-) -> None:
+def test_longer_steps_schedules_and_throttling_are_news(steps: list[tuple[int, int, float]], throttled: str) -> None:
     log = written((0, 0, 1.0))
     log.add(steps, throttled)
     assert not log.take(100.5), "but not more often than the interval"

@@ -98,9 +98,7 @@ def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
 @pytest.mark.parametrize(
     ("has_job", "role", "told"), [(False, "clocks", 0), (True, "training", 0), (True, "clocks", 1)]
 )
-def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_to_hold_default_clocks(
-    has_job: bool, role: Any, told: int
-) -> None:
+def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once(has_job: bool, role: Any, told: int) -> None:
     helper = registered() if has_job else Helper()
     helper.hears(4, m.Hello(rank=1, role=role, token="token"))
     assert helper.told() == [(4, m.ClocksHeld())] * told

@@ -104,9 +104,7 @@ def read_measured(path: Path) -> Measured:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert-huge-uncased", "bloom-3b", "gpt3-xl", "t5-3b", "wide-resnet101_8"])
-def test_real_iterations_that_were_left_out_of_the_fit_are_predicted_within_one_percent(
-    shared_data: Path, model: str
-) -> None:
+def test_real_iterations_that_were_left_out_of_the_fit_are_predicted(shared_data: Path, model: str) -> None:
     (file,) = (shared_data / "measured").glob(f"{model}+*.json")
     measured = read_measured(file)
     fitted = measured.fit(*range(0, len(measured.lengths_s), 2))

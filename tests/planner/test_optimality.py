@@ -26,9 +26,7 @@ def deadline_of(planner: Planner, share: float) -> float:
 
 @settings(max_examples=40)
 @given(small_problems(), shares, st.booleans())
-def test_a_plan_of_few_instructions_is_the_best_one_there_is_and_its_bound_is_below(
-    problem: Problem, share: float, straggler: bool
-) -> None:
+def test_a_small_plan_is_the_best_and_its_bound_is_below(problem: Problem, share: float, straggler: bool) -> None:
     planner = Planner(problem)
     deadline_s = deadline_of(planner, share)
     plan = planner.at(straggler=deadline_s) if straggler else planner.at(deadline=deadline_s)

@@ -28,9 +28,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
     return folder
 
 
-def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_policy_that_ends_its_process_is_reported_and_other_jobs_go_on(tmp_path: Path, processes: Processes) -> None:
     daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves")
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
@@ -86,9 +84,7 @@ def of_files(keys: int) -> str:
     ],
     ids=["lists", "wrong values", "wrong lists", "keys", "wrong keys"],
 )
-def test_a_record_of_very_much_is_refused_before_it_is_parsed_or_at_the_first_wrong_value(
-    body: str, kind: str, said: str
-) -> None:
+def test_a_record_of_very_much_is_refused_early_or_at_its_first_wrong_value(body: str, kind: str, said: str) -> None:
     record = sign({"schema": SCHEMA, "kind": kind, "writer": "w", "body": "@@changed@@"}, body)
     assert len(record) < 8 << 20
     with pytest.raises(RecordError, match=said):
@@ -146,9 +142,7 @@ def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refuse
         RankRegistry(folder).poll(job.job_info)
 
 
-def test_ranks_with_millions_of_different_instructions_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_with_millions_of_instructions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.coordination.rank_registry.MAX_JOB_INSTRUCTIONS", 50)
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
     registry = registry_of(folder, infos)

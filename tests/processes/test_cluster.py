@@ -88,9 +88,7 @@ def test_a_leader_that_was_cut_off_takes_no_rank_back_when_its_link_is_healed(st
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-def test_training_goes_on_without_the_server_and_follows_schedules_when_it_is_back(
-    started: Started, how: signal.Signals
-) -> None:
+def test_training_goes_on_without_the_server_and_switches_later(started: Started, how: signal.Signals) -> None:
     cluster, job = started.cluster, started.job
     with job:
         cluster.volume.server.send_signal(how)

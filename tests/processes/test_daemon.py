@@ -85,9 +85,7 @@ def test_a_signal_that_its_starter_blocks_ends_a_daemon_which_hands_over_at_once
     wait_for(lambda: leader_record(tmp_path).pid == second.pid, what="the next leader")  # type: ignore[union-attr]
 
 
-def test_a_job_that_is_planned_for_long_keeps_neither_the_heartbeat_nor_other_jobs_waiting(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_job_that_is_planned_for_long_holds_up_no_heartbeat_or_job(tmp_path: Path, processes: Processes) -> None:
     gate = tmp_path / "gate"
     arguments = ("--scheduler", "schedulers:Thoughtful", "--lease-timeout", "1")
     processes.leader(tmp_path / "pfo", *arguments, env=environment(THOUGHT_THROUGH=str(gate)))
@@ -227,9 +225,7 @@ def test_a_scheduler_argument_or_a_list_of_users_that_is_wrong_is_an_error_at_th
 
 
 @pytest.mark.slow
-def test_a_daemon_killed_before_any_change_of_the_directory_leaves_a_job_that_ends_the_same(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: Path, processes: Processes) -> None:
     program = str(Path(__file__).with_name("kill_at_every_call.py"))
     runners = [
         processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
@@ -260,9 +256,7 @@ def give(folder: JobFolder, user: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
-def test_only_jobs_of_allowed_users_are_served_and_files_of_others_in_them_are_refused(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_path: Path, processes: Processes) -> None:
     root = tmp_path / "pfo"
     root.mkdir()
     root.chmod(0o2770)
@@ -298,9 +292,7 @@ START = {
 @pytest.mark.parametrize(
     ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
 )
-def test_files_in_the_working_directory_are_never_run(
-    way: str, python_path: str, tmp_path: Path, processes: Processes
-) -> None:
+def test_files_where_daemons_start_never_run(way: str, python_path: str, tmp_path: Path, processes: Processes) -> None:
     """A group's member plants modules in the shared directory, and the daemon is started there."""
     root = tmp_path / "pfo"
     root.mkdir(mode=0o700)
@@ -312,9 +304,7 @@ def test_files_in_the_working_directory_are_never_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_scheduler_is_found_in_the_working_directory_after_all_other_modules(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_scheduler_is_found_in_the_working_directory_after_all_modules(tmp_path: Path, processes: Processes) -> None:
     (tmp_path / "mine.py").write_text("from pfo_fs.scheduler import Manual\nclass Mine(Manual): pass\n")
     (tmp_path / "statistics.py").write_text("raise SystemExit('planted')\n")
     root = tmp_path / "pfo"

@@ -220,8 +220,6 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
     assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
-def test_training_that_ends_without_a_step_says_what_is_missing(
-    opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_without_a_step_says_what_is_missing(opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture) -> None:
     opt.close()
     assert "training has ended without a step: call on_step_begin()" in caplog.text

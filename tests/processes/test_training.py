@@ -213,9 +213,7 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(start_job: StartJ
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "changes"), [("auto", {"lock", "reset"}), ("power-cap", {"limit"})])
-def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
-    start_job: StartJob, way: str, changes: set[str]
-) -> None:
+def test_check_measures_what_a_persons_schedule_costs_a_job(start_job: StartJob, way: str, changes: set[str]) -> None:
     given = {"mesh": {"pp": 2}, "launches": True, "instructions": ["forward", "backward"] * 2, "clock_backend": way}
     with start_job(2, given) as job:
         job.follows(0)

@@ -37,9 +37,7 @@ def test_names_from_files_are_text_in_a_picture() -> None:
     assert [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")] == [name]
 
 
-def test_every_instruction_of_a_plan_is_a_box_that_tells_its_clock_and_power_and_there_is_a_critical_path(
-    plan: Plan,
-) -> None:
+def test_every_instruction_of_a_plan_is_a_box_with_clock_and_power_beside_the_critical_path(plan: Plan) -> None:
     svg = plan_svg(plan)
     assert svg == plan_svg(plan)
     told = [title for title in titles(svg) if " of micro-batch " in title]

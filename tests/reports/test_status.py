@@ -119,9 +119,7 @@ def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: P
     ("ranks", "said"),
     [([{}], "default"), ([{"clock_backend": "none"}], "not set"), ([{"clock_mhz": 900, "held": True}], "default")],
 )
-def test_clocks_that_pfo_fs_does_not_set_are_no_figure(
-    tmp_path: Path, ranks: list[dict[str, object]], said: str
-) -> None:
+def test_clocks_that_pfo_fs_leaves_are_no_figure(tmp_path: Path, ranks: list[dict[str, object]], said: str) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
     tell(folder, *ranks)
     assert cells(collect_status(shared))["clocks now"] == said

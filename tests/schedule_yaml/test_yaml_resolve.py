@@ -48,9 +48,7 @@ def resolve(
          {(2, 3): (885, 870)}),
     ],
 )  # fmt: skip
-def test_ranks_win_over_stages_stages_over_all_and_who_is_not_mentioned_is_left_alone(
-    text: str, clocks: dict[tuple[int, ...], tuple[int, int]]
-) -> None:
+def test_ranks_win_over_stages_and_stages_over_all(text: str, clocks: dict[tuple[int, ...], tuple[int, int]]) -> None:
     expected = {
         rank: [(name, of[name != "forward"]) for name, _ in ORDERS[rank]]
         for ranks, of in clocks.items()
@@ -275,9 +273,7 @@ def jobs_with_schedules(draw: st.DrawFn) -> tuple[Job, list[FrequencySchedule]]:
 
 @settings(max_examples=150)
 @given(jobs_with_schedules(), st.lists(st.integers(0, 3), max_size=1024), st.integers(0, 10**9))
-def test_all_schedules_are_the_same_when_read_again(
-    case: tuple[Job, list[FrequencySchedule]], turns: list[int], until: int
-) -> None:
+def test_schedules_survive_their_yaml(case: tuple[Job, list[FrequencySchedule]], turns: list[int], until: int) -> None:
     job, schedules = case
     text = format_schedule_yaml(schedules, job[1], job[0], "a comment", turns, until)
     document = parse_schedule_yaml(text)

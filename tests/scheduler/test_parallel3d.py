@@ -218,9 +218,7 @@ plan_inputs = st.builds(
 
 
 @given(st.lists(plan_inputs | st.none(), max_size=8))
-def test_a_job_of_one_rank_per_stage_gets_the_same_requests_with_and_without_the_adapter(
-    events: list[PlanInputs | None],
-) -> None:
+def test_a_job_of_one_rank_per_stage_gets_the_same_requests_as_without(events: list[PlanInputs | None]) -> None:
     """None stands for results."""
     job, infos = make_job(pp=2)
     direct, adapted = Everything(job, infos, PFOSettings()), make_3d_parallel(Everything)(job, infos, PFOSettings())

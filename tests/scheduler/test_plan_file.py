@@ -159,9 +159,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("cls", "dp"), [(PointSolution, 1), (PointSolution3D, 2)])
-def test_each_rank_gets_its_list_or_in_the_3d_variant_that_of_its_stage(
-    plan: Path, cls: type[FrequencyScheduler], dp: int
-) -> None:
+def test_a_rank_gets_its_list_or_in_3d_that_of_its_stage(plan: Path, cls: type[FrequencyScheduler], dp: int) -> None:
     first, second = [("forward", 885), ("backward", 870)], [("forward", 1200), ("backward", 1110)]
     schedules = run(cls, plan, pp=2, dp=dp)
     assert [(s.rank, s.frequencies) for s in schedules] == list(enumerate([first] * dp + [second] * dp))

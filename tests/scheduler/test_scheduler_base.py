@@ -128,9 +128,7 @@ def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yi
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-30, 1e30])
-def test_a_result_with_a_time_that_cannot_be_does_not_reach_the_policy(
-    seconds: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_policy_gets_a_result_with_an_impossible_time(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = make(Asking, yields=[AT_1200])
     scheduler.request()
     scheduler.observe([result_of(0), result_of(1).model_copy(update={"iter_time": [seconds]})])  # not validated

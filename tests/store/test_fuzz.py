@@ -171,9 +171,7 @@ COMMANDS = [
 @pytest.mark.slow
 @examples(150)
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
-def test_every_command_ends_in_order_and_shows_no_control_characters(
-    data: st.DataObject, command: list[str], scene: Scene
-) -> None:
+def test_commands_end_in_order_without_control_codes(data: st.DataObject, command: list[str], scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
     (scene.root / "wanted.yaml").write_text("target: {slowdown: 1.1}\n")
     names = {"root": scene.root, "job": folder.location, "yaml": scene.root / "wanted.yaml"}

@@ -70,9 +70,7 @@ def test_whatever_has_the_name_switches_off(root: Path, make: Callable[[Path], o
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp"), None])
-def test_what_is_no_folder_or_may_not_be_read_in_its_place_switches_everything_off(
-    root: Path, make: Callable[[Path], object] | None
-) -> None:
+def test_what_is_no_readable_folder_switches_everything_off(root: Path, make: Callable[[Path], object] | None) -> None:
     if make is not None:
         shutil.rmtree(root / "off")
         make(root / "off")
@@ -174,9 +172,7 @@ def test_an_error_of_the_file_system_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
-def test_inode_numbers_that_change_and_a_name_that_a_listing_still_has_are_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls]
-) -> None:
+def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
     """As SMB without the server's numbers, rclone and other FUSE file systems give them; and a name that is cached."""
     presence, job_id, calls = seen
     calls.stat = _with_other_inodes  # type: ignore[method-assign]
@@ -204,9 +200,7 @@ def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
-def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_an_absent_mount_point_is_not_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = make_job(root, 1).job_id
     monkeypatch.setattr("pfo_fs.store.presence.mount_of", lambda path: Mount(point=str(root)))
     presence = Presence(Files(root))

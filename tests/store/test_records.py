@@ -93,9 +93,7 @@ def folder(tmp_path: Path) -> JobFolder:
     return folder
 
 
-def test_what_is_written_today_is_what_was_written_when_the_schema_got_its_number(
-    tmp_path: Path, folder: JobFolder
-) -> None:
+def test_what_is_written_is_what_was_written_when_the_schema_got_its_number(tmp_path: Path, folder: JobFolder) -> None:
     records = {kind: (tmp_path / place.path).read_bytes() for kind, place in one_of_each_kind(folder).items()}
     if os.environ.get("REWRITE_GOLDEN"):
         for kind, data in records.items():
@@ -117,9 +115,7 @@ def required(model: type[BaseModel]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_record_of_another_schema_or_without_a_field_is_refused_with_its_file(
-    tmp_path: Path, folder: JobFolder, kind: str
-) -> None:
+def test_a_record_of_another_schema_or_without_a_field_is_refused(tmp_path: Path, folder: JobFolder, kind: str) -> None:
     place = one_of_each_kind(folder)[kind]
     document = load(tmp_path, place)
     bad = [({**document, "schema": schema}, f"'{schema}'.*reads 'pfo-fs/5'") for schema in ("pfo-fs/4", "pfo-fs/6")]
@@ -184,9 +180,7 @@ def test_a_record_with_an_absurd_number_is_refused(tmp_path: Path, folder: JobFo
 
 @pytest.mark.parametrize("key", ["schema", "kind", "attempt", "writer", "length", "sha256"])
 @pytest.mark.parametrize("token", ["1e999", "-1e999", "NaN", "null", "[]", "{}", "1.5", "9" * 5000, NESTED, ESCAPES])
-def test_whatever_stands_in_a_header_only_a_record_error_comes_of_it(
-    tmp_path: Path, folder: JobFolder, key: str, token: str
-) -> None:
+def test_a_header_of_anything_is_a_record_error(tmp_path: Path, folder: JobFolder, key: str, token: str) -> None:
     place = one_of_each_kind(folder)["current"]
     document = load(tmp_path, place)
     document[key] = "@@changed@@"

@@ -30,9 +30,7 @@ def test_an_error_never_counts_as_absence_and_no_file_is_appended_to(path: Path)
     assert not {node.attr for node in calls} & (_ANSWER_NO | {"O_APPEND"})
 
 
-def test_a_lost_connection_is_not_taken_for_a_directory_that_is_not_mounted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = DirectoryOperations(tmp_path / "pfo", "node1:1", "Manual")
 
     def lost(path: object) -> None:

@@ -53,9 +53,7 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
-def test_a_file_system_without_locks_is_used_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_file_system_may_be_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
@@ -81,9 +79,7 @@ def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")], ids=["removed", "emptied"])
-def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
-    tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+def test_a_directory_without_its_id_is_known_by_its_job(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     """The next daemon makes another id."""
     job = make_job(tmp_path, 1, attempt="mine")
     shared = SharedDirectory(Files(tmp_path))
@@ -164,9 +160,7 @@ def record(generation: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])
 @pytest.mark.parametrize("data", [b"", b"junk", record(3)])
-def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
-    shared: SharedDirectory, name: str, data: bytes
-) -> None:
+def test_a_planted_name_deposes_no_leader_and_stops_no_other(shared: SharedDirectory, name: str, data: bytes) -> None:
     for _ in range(6):
         take_over(shared)
     plant(shared, name, data)
@@ -176,9 +170,7 @@ def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
     assert fresh(shared).leaders.poll()[0] < take_over(fresh(shared)) < 20
 
 
-def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number_of_reads(
-    shared: SharedDirectory,
-) -> None:
+def test_what_is_planted_for_the_next_records_costs_a_bounded_number_of_reads(shared: SharedDirectory) -> None:
     take_over(shared)
     for number in range(3, 902):
         plant(shared, f"{number}.json", b"junk")
@@ -195,9 +187,7 @@ def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number
     assert shared.leaders.poll()[0] == fresh(shared).leaders.poll()[0] == 902
 
 
-def test_a_leader_whose_record_was_refused_for_a_while_counts_when_it_can_be_read(
-    shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_counts_once_its_record_can_be_read(shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = fresh(shared)
     take_over(daemon)
     take_over(fresh(shared))
