@@ -37,7 +37,6 @@ def test_every_rank_gets_its_schedule_once_all_are_there_missing_ones_are_named(
     register(folder, infos)
     assert job.poll(2).coordinator.state == "running"
     for rank, schedule in schedules_of(folder, infos).items():
-        assert schedule is not None
         assert schedule.frequencies == one_f_one_b(rank, 4, 3, 1200)
 
 
@@ -107,7 +106,7 @@ def of_another_attempt(root: Path) -> JobFolder:
 
 
 def of_ranks(pp: int = 1, **fields: object) -> Callable[[Path], JobFolder]:
-    return lambda root: register(make_job(root, pp, **fields))  # type: ignore[arg-type]
+    return lambda root: register(make_job(root, pp, **fields))
 
 
 BREAKS: dict[str, tuple[Callable[[Path], JobFolder], Callable[[Path], dict[str, Any]], str]] = {
@@ -201,5 +200,4 @@ def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has
     job.yaml("all: 0\n", seconds=30)
     assert job.current.generation == 1
     assert job.current.number > 1
-    assert job.current.source is not None
     assert job.current.source.kind == "yaml"

@@ -38,12 +38,6 @@ def claim(shared: SharedDirectory, generation: int) -> None:
     assert shared.leaders.claim(leader_body(generation))
 
 
-def heartbeat(shared: SharedDirectory) -> bodies.DaemonBody:
-    body = shared.read_daemon()
-    assert body is not None
-    return body
-
-
 def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
     for gap_s in gaps_s:
         leader.poll()
@@ -65,7 +59,7 @@ def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later
         for _ in range(3):
             with pytest.raises(StoreError):
                 leader.poll()
-    assert look(leader, clock, 0.5) == heartbeat(shared).generation == 1
+    assert look(leader, clock, 0.5) == shared.read_daemon().generation == 1
 
 
 def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_says_no_goodbye(
@@ -76,11 +70,11 @@ def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_say
     assert look(second, clock, 1) == 0
     assert caplog.text.count("start both with the same scheduler") == 1
     first.resign()
-    assert heartbeat(shared).stopped
+    assert shared.read_daemon().stopped
     assert look(second, clock, 1) == 2
     claim(shared, 3)
     second.resign()
-    assert not heartbeat(shared).stopped
+    assert not shared.read_daemon().stopped
 
 
 def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clock: Clock) -> None:

@@ -28,7 +28,6 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_and_is_removed_with_it(job: 
     job.yaml("target: {power: 18000}\n")
     assert job.mhz == 1260
     source = job.current.source
-    assert source is not None
     assert (source.kind, source.plan_inputs.target) == ("scheduler", Target(power=18000))
     assert job.yaml_status["state"] == "applied by the scheduler"
     assert job.yaml_status["schedule_number"] == 1

@@ -56,8 +56,6 @@ def start() -> Iterator[Start]:
 
 
 def pid_of(policy: RemotePolicy) -> int:
-    assert policy._process is not None
-    assert policy._process.pid is not None
     return policy._process.pid
 
 
@@ -187,7 +185,6 @@ def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     daemon = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment)
-    assert daemon.stdout is not None
     pid = int(daemon.stdout.readline())
     assert psutil.pid_exists(pid)
     daemon.kill()

@@ -259,7 +259,7 @@ class Settles(FrequencyScheduler):
         kept = schedules_at(self.rank_infos, 1200)
         yield ScheduleRequest(kept, "run", "to be measured")
         for number, purpose in enumerate(Settles.goes_on):
-            yield ScheduleRequest(schedules_at(self.rank_infos, 1005 - 15 * number), purpose)  # type: ignore[arg-type]
+            yield ScheduleRequest(schedules_at(self.rank_infos, 1005 - 15 * number), purpose)
         while True:
             yield ScheduleRequest(kept, "run", "kept", converged=True)
 

@@ -57,7 +57,6 @@ def starters(clients: list[HelperClient]) -> list[HelperClient]:
 def die(clients: list[HelperClient]) -> None:
     """The helper of these ranks is killed."""
     (starter,) = starters(clients)
-    assert starter.process is not None
     starter.process.kill()
     starter.process.wait()
     for each in clients:
@@ -159,7 +158,6 @@ def squat(name: str, uid: int | None, listens: bool) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", code, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "has it\n"
     return process
 

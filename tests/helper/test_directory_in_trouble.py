@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helper_host import Host
@@ -16,8 +15,6 @@ from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.coordination import Coordinator
 from pfo_fs.errors import CoordinationError, StoreError
-from pfo_fs.helper import operations as op
-from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.power_limit_files import carry_out
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc import messages as m
@@ -98,9 +95,7 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(ho
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
     assert host.resets == [messages.GpuToReset("simulated:x")]
-    end = host.folder(job).read(bodies.EndBody)
-    assert end is not None
-    assert end.reason == "crashed"
+    assert host.folder(job).read(bodies.EndBody).reason == "crashed"
 
 
 @pytest.mark.parametrize("has_a_directory", [False, True])
@@ -116,57 +111,7 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Pat
     other.close()
 
 
-# ---- profiles of power limits, with files that hang, and with real ones
-
-
-class HangingFiles:
-    """Each request hangs until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.may_end = threading.Event()
-        self.done: list[Any] = []
-
-    def execute(self, operation: Any) -> Any:
-        if isinstance(operation, op.OpenDirectory):
-            return True
-        self.begun.release()
-        self.may_end.wait()
-        self.done.append(operation)
-        return [m.ProfileSaved()]
-
-
-@pytest.fixture
-def files() -> Iterator[HangingFiles]:
-    files = HangingFiles()
-    yield files
-    files.may_end.set()
-
-
-@pytest.fixture
-def client(files: HangingFiles, tmp_path: Path) -> Iterator[HelperClient]:
-    host = Host(tmp_path, files)
-    yield host.client(0)
-    files.may_end.set()
-    host.close()
-
-
-def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:
-    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
-    client.send(m.SaveProfile(path="/p.json", content=b"2", replace=True))
-    assert files.begun.acquire(timeout=HANGS_AFTER_S)
-    assert client.wait_for(m.ProfileSaved, 0.1) is None
-    files.may_end.set()
-    for _ in range(2):
-        assert client.wait_for(m.ProfileSaved, HANGS_AFTER_S) is not None
-    assert [operation.content for operation in files.done] == [b"1", b"2"]
-
-
-def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, files: HangingFiles) -> None:
-    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
-    client.close()
-    assert files.begun.acquire(timeout=HANGS_AFTER_S)
-    files.may_end.set()  # the fixture waits for the end of the helper
+# ---- profiles of power limits
 
 
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:

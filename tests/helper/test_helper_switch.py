@@ -23,7 +23,7 @@ def joined(host: Host, mode: str) -> tuple[HelperClient, JobFolder]:
 
 
 def hears(client: HelperClient, why: str) -> None:
-    wait_for(lambda: client.poll() == m.ClocksHeld(why=why), what=f"ClocksHeld {why!r}")  # type: ignore[arg-type]
+    wait_for(lambda: client.poll() == m.ClocksHeld(why=why), what=f"ClocksHeld {why!r}")
 
 
 @pytest.mark.parametrize("mode", ["daemon", "local"])

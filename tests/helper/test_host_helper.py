@@ -81,9 +81,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
         host.loop.post(host.state.terminated)
     client.close()
     host.thread.join(HANGS_AFTER_S)
-    end = folder.read(bodies.EndBody)
-    assert end is not None
-    assert end.reason == reason
+    assert folder.read(bodies.EndBody).reason == reason
 
 
 def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(host: Host) -> None:
@@ -174,7 +172,7 @@ def test_which_process_schedules_a_new_job(
 
     replace_time(monkeypatch, "pfo_fs.helper.operations", monotonic=lambda: now_s, sleep=sleep)
     info = JobInfo(pp_degree=1, dp_degree=1, tp_degree=1, world_size=1)
-    job = bodies.JobBody(job_info=info, coordination=mode)  # type: ignore[arg-type]
+    job = bodies.JobBody(job_info=info, coordination=mode)
     created = DirectoryOperations(str(root), "node1:1", "Manual").execute(CreateJob(job, "attempt"))
     assert isinstance(created, CreatedJob)
     assert created.coordination == chosen

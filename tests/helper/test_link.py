@@ -62,7 +62,7 @@ def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warni
     client.may_revive = False
     client.die()
     tries = []
-    client.revive = lambda joining: tries.append(clock.now) is not None  # type: ignore[method-assign]
+    client.revive = lambda joining: tries.append(clock.now) is not None
     for _ in range(100):
         link.poll()
         clock.now += 0.1
@@ -85,7 +85,7 @@ def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: Help
     def refuse(joining: object) -> bool:
         raise BlockingIOError("too many processes")
 
-    client.revive = refuse  # type: ignore[method-assign]
+    client.revive = refuse
     client.die()
     assert link.poll() == []
 
@@ -95,7 +95,7 @@ def test_messages_without_end_do_not_hold_up_a_step(link: HelperLink, client: Fa
         clock.now += 0.005
         return PaceLeaseRenewed(lease_s=1.0)
 
-    client.poll = poll  # type: ignore[method-assign]
+    client.poll = poll
     assert 1 <= len(link.poll()) < 10
 
 
@@ -111,7 +111,6 @@ def test_log_lines_and_refusals_are_logged_and_are_not_for_the_feed(
 def test_the_first_schedule_is_put_back_for_the_first_step(link: HelperLink, client: FakeClient) -> None:
     client.inbox.extend([PaceLeaseRenewed(lease_s=1.0), NewSchedule(number=1)])
     schedule = link.wait_for_schedule(1.0)
-    assert schedule is not None
     link.put_back(schedule)
     assert link.poll() == [NewSchedule(number=1), PaceLeaseRenewed(lease_s=1.0)]
 

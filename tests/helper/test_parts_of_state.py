@@ -164,9 +164,7 @@ REPORT = ProgressReport(step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_
 def record_of(board: RankBoard, clock: Clock) -> ProgressBody:
     """The next record of progress."""
     clock.now += 100.0
-    record = board.record("")
-    assert record is not None
-    return record
+    return board.record("")
 
 
 @pytest.fixture
@@ -275,7 +273,7 @@ class ClockHost:
         self.hear(2, clocks)
 
     def hear(self, client: int, message: messages.ToHelper) -> None:
-        self.stopped.hear(client, message, Connection(self.process.pid))  # type: ignore[arg-type]
+        self.stopped.hear(client, message, Connection(self.process.pid))
 
     def send(self, number: signal.Signals, then: str) -> None:
         self.process.send_signal(number)

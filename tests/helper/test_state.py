@@ -69,7 +69,7 @@ def test_a_gpu_that_a_dead_clock_process_has_left_is_owed_until_it_is_reset_and_
         assert not helper.state.is_idle
         helper.done(record)
         helper.state.gpu_reset(0, gpu, problem)
-    (record,) = helper.passes()  # type: ignore[assignment]
+    (record,) = helper.passes()
     told.append(record.ranks[0])
     assert [(rank.undo_owed, rank.undo_failures) for rank in told] == [(1, 0), (1, 1), (1, 2), (0, 2)]
     assert ["is reset" in rank.error for rank in told] == [False, False, False, True]
@@ -171,7 +171,7 @@ def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() ->
     assert helper.hears(3, m.WatchSwitch()) == [op.ReadSwitch()]
     for off, told in [(False, [""]), (False, []), (True, ["off"]), (False, [""])]:
         helper.done(op.ReadSwitch(), op.SwitchFound(off))
-        assert helper.told() == [(3, m.ClocksHeld(why=why)) for why in told]  # type: ignore[arg-type]
+        assert helper.told() == [(3, m.ClocksHeld(why=why)) for why in told]
         helper.passes(9.0)
     helper.hears(4, m.Hello(rank=4, role="training", token="token"))
     helper.hears(4, m.WatchSwitch())

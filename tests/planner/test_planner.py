@@ -30,7 +30,7 @@ from pfo_fs.planner import (
 
 def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, **options: float) -> Problem:
     pipeline = make_pipeline(schedule, stages, microbatches)
-    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)  # type: ignore[arg-type]
+    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)
 
 
 @pytest.fixture(scope="module")

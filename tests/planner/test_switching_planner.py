@@ -278,7 +278,7 @@ def test_ranks_of_one_host_wait_for_each_others_calls() -> None:
     ],
 )
 def test_a_host_is_overloaded_by_a_busy_driver_or_one_of_fewer_calls(costs: dict[str, float], overloaded: bool) -> None:
-    plan = plan_of(two_clocks(SwitchCosts(**costs)), 1400, 1000, 1400, 1000)  # type: ignore[arg-type]
+    plan = plan_of(two_clocks(SwitchCosts(**costs)), 1400, 1000, 1400, 1000)
     assert plan.iteration_time_s == pytest.approx(0.6)
     assert plan.switch_load.overloaded == ((0,) if overloaded else ())
 
@@ -312,7 +312,7 @@ def test_a_run_of_one_clock_is_too_short_if_the_next_change_must_be_asked_for_be
 )
 def test_a_cost_out_of_range_is_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        SwitchCosts(**wrong)  # type: ignore[arg-type]
+        SwitchCosts(**wrong)
 
 
 def test_ranks_are_spread_over_hosts_in_their_order() -> None:

@@ -56,7 +56,7 @@ def start_daemon(root: Path, kill_at: int) -> int:
     pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that timed out
-        daemon = Daemon(Files(root, calls=Deadly(kill_at)), PFOSettings(**SETTINGS))  # type: ignore[arg-type]
+        daemon = Daemon(Files(root, calls=Deadly(kill_at)), PFOSettings(**SETTINGS))
         signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
         daemon.run()
         os._exit(0)

@@ -41,9 +41,7 @@ def test_a_policy_that_ends_its_process_is_reported_and_other_jobs_go_on(tmp_pat
         wait_for(lambda folder=folder: current_of(folder).state == "broken", what="a report about the bad job")
         assert said[metadata] in current_of(folder).message
         wait_for(lambda folder=folder: number_of(folder) == 1, what="default clocks")
-        index = folder.read(bodies.IndexBody, number=1)
-        assert index is not None
-        assert index.files == {}
+        assert folder.read(bodies.IndexBody, number=1).files == {}
     assert daemon.poll() is None
 
 
@@ -136,10 +134,8 @@ def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refuse
         folder,
         [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos],
     )
-    job = folder.read_job()
-    assert job is not None
     with pytest.raises(PlanError, match="different lists of clocks"):
-        RankRegistry(folder).poll(job.job_info)
+        RankRegistry(folder).poll(folder.read_job().job_info)
 
 
 def test_ranks_with_millions_of_instructions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,10 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(star
         job.switches("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
         job.ends()
     folder = job.folder
-    assert folder.read(bodies.ClaimBody).kind == "local"  # type: ignore[union-attr]
+    assert folder.read(bodies.ClaimBody).kind == "local"
     assert folder.numbers(bodies.RanksBody) == [0, 1]
     assert folder.schedule_numbers() == [0, 1]
-    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")  # type: ignore[union-attr]
+    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")
     assert ways == ["simulated", "simulated"]
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
@@ -70,9 +70,7 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
         folder = job.folder
         assert f"state: ended at step {until}" in (folder.location / "schedule.status.yaml").read_text()
         job.ends()
-    index = folder.read(bodies.IndexBody, number=1)
-    assert index is not None
-    assert index.after == 0
+    assert folder.read(bodies.IndexBody, number=1).after == 0
     found = results_by_rank(folder, 1)
     assert [found[rank].result.iter_step[-1] for rank in (0, 1)] == [begin + 80, begin + 80]
     for log in job.clock_logs().values():
@@ -224,7 +222,6 @@ def test_check_measures_what_a_persons_schedule_costs_a_job(start_job: StartJob,
         assert job.finish() == 0
     answer = json.loads(checked.stdout)
     index = job.folder.read(bodies.IndexBody, number=answer["schedule"])
-    assert index is not None
     took: dict[int, list[float]] = {turn: [] for turn in ROUND}
     for before, line in pairwise(job.of(rank=0, number=index.number)):
         turns = {index.turns[one["step"] % len(index.turns)] for one in (before, line)}

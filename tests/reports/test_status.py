@@ -23,7 +23,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def screen(state: DirectoryStatus, *, verbose: bool = False, width: int = 100) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(render(state, verbose))
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    text: str = console.file.getvalue()
     return text
 
 
@@ -39,7 +39,7 @@ def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
         (tmp_path / "pfo" / "jobs" / f"zzz-{n}").mkdir()
     listed = []
     real = shared.files.names_if_there
-    shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]  # type: ignore[method-assign]
+    shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]
     state = collect_status(shared)
     assert len(listed) < 600
     assert [job.job_id for job in state.jobs] == [folder.job_id]
@@ -184,4 +184,4 @@ def test_a_log_line_cannot_be_forged() -> None:
 def test_markup_is_shown_and_not_obeyed() -> None:
     console = Console(file=StringIO(), width=100)
     say("[bold]x[/] [/]", (" [red]y", "bold"), to=console)
-    assert console.file.getvalue() == "[bold]x[/] [/] [red]y\n"  # type: ignore[attr-defined]
+    assert console.file.getvalue() == "[bold]x[/] [/] [red]y\n"

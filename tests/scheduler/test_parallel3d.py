@@ -58,7 +58,7 @@ def heard(results: list[ProfilingResult], **degrees: int) -> list[ProfilingResul
 
 def test_the_wrapped_class_sees_pure_pipeline_parallelism_and_one_rank_per_stage() -> None:
     job, infos = make_job(3, 2, 2)
-    inner: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings()).inner  # type: ignore[attr-defined]
+    inner: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings()).inner
     seen = inner.job_info
     assert (seen.pp_degree, seen.dp_degree, seen.tp_degree, seen.world_size, inner.world_size) == (3, 1, 1, 3, 3)
     ranks = [(info.rank, info.pp_rank, info.dp_rank, info.tp_rank) for info in inner.rank_infos]
@@ -183,7 +183,7 @@ class Everything(FrequencyScheduler):
 
     def _run(self) -> ScheduleGenerator:
         for purpose in ("measure", "run", "run"):
-            results = yield ScheduleRequest(self._at(1410), purpose, f"now: {purpose}", purpose == "run")  # type: ignore[arg-type]
+            results = yield ScheduleRequest(self._at(1410), purpose, f"now: {purpose}", purpose == "run")
             self.told.append(results)
 
     def _at(self, mhz: int) -> list[FrequencySchedule]:

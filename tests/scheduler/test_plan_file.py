@@ -148,7 +148,7 @@ TWO_STAGES = (
 
 def run(cls: type[FrequencyScheduler], path: Path, **degrees: int) -> Any:
     job, infos = make_job(**degrees)
-    return cls(job, infos, PFOSettings(), solution_path=str(path)).next_schedule()  # type: ignore[call-arg]
+    return cls(job, infos, PFOSettings(), solution_path=str(path)).next_schedule()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import inspect
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class Interrupted(Watched):
     """Counts the calls that change something, and interrupts the operation at one of them.
 
     `how`: `before` or `half` (of a write): the process dies there, so no later call has an effect, and the kernel
-    closes its files. `kill`: the same with a real SIGKILL. `full`: no call from there on gets space.
+    closes its files. `full`: no call from there on gets space.
     """
 
     def __init__(self, at: int = -1, how: str = "before", *, links: bool = True) -> None:
@@ -70,8 +69,6 @@ class Interrupted(Watched):
     def _die(self, real: Callable[..., Any], args: Any) -> None:
         if self._how == "half":
             real(args[0], args[1][: len(args[1]) // 2])
-        if self._how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         self.dead = True
         raise Dead
 
@@ -336,24 +333,6 @@ def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_ca
                 assert content(root) == new, f"the next writer completes it, {where}"
                 assert not folders_of_the_owner_alone(root), f"the group may use its folders, {where}"
         shutil.rmtree(root)
-
-
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-@pytest.mark.parametrize("name", ["Files.publish", "Files.claim"])
-def test_a_real_sigkill_leaves_what_the_simulated_death_leaves(tmp_path: Path, name: str, links: bool) -> None:
-    operation = OPERATIONS[name]
-    made = interrupt(operation, folder_with(tmp_path, name, "whole"), -1, "before", links).made
-    for at in range(1, len(made) + 1):
-        real, simulated = (folder_with(tmp_path, name, f"{kind}{at}") for kind in ("real", "simulated"))
-        child = os.fork()
-        if child == 0:
-            interrupt(operation, real, at, "kill", links)
-            os._exit(0)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        interrupt(operation, simulated, at, "before", links)
-        assert content(real) == content(simulated)
-        shapes = [sorted((path.is_dir(), path.suffix) for path in root.rglob("*")) for root in (real, simulated)]
-        assert shapes[0] == shapes[1], "also of what nobody reads"
 
 
 def test_each_public_method_is_known() -> None:

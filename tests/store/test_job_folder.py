@@ -169,7 +169,7 @@ def test_a_large_job_gets_its_files_in_several_calls_also_of_another_coordinator
     again.read_job()
     assert [again.write_rank_files(0, infos) for _ in range(2)] == [False, True]
     assert rank_file(tmp_path, folder, 199)["body"]["number"] == 0
-    again.files.calls = None  # type: ignore[assignment]
+    again.files.calls = None
     assert again.write_rank_files(0, infos), "it does nothing more"
 
 

@@ -103,9 +103,9 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
     register(make_job(root, 1), rank_infos(1))
     full = Calls(write=refuses(number), mkdir=refuses(number))  # no room for content
     if left != "names and files":
-        full.open = refuses(number, os.open, creates)  # type: ignore[method-assign]
+        full.open = refuses(number, os.open, creates)
     if left == "nothing":  # as on tmpfs
-        full.link = refuses(number)  # type: ignore[method-assign]
+        full.link = refuses(number)
     switch = OffSwitch(Files(root, calls=full))
     records = {path for path in root.rglob("*") if path.suffix != ".lock"}
     switch.turn_off("all", "a checkpoint has filled the quota")
@@ -154,7 +154,7 @@ def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
 ) -> None:
     presence, job_id, calls = seen
     if inodes_change:
-        calls.stat = _with_other_inodes  # type: ignore[method-assign]
+        calls.stat = _with_other_inodes
     remove(root)
     assert text in presence.why_gone(job_id)
 
@@ -175,11 +175,11 @@ def test_an_error_of_the_file_system_is_no_removal(
 def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
     """As SMB without the server's numbers, rclone and other FUSE file systems give them; and a name that is cached."""
     presence, job_id, calls = seen
-    calls.stat = _with_other_inodes  # type: ignore[method-assign]
+    calls.stat = _with_other_inodes
     assert presence.why_gone(job_id) == ""
     (root / "directory.json").unlink()  # a purge of old files
     assert presence.why_gone(job_id) == ""
-    calls.stat = refuses(errno.ENOENT, os.stat, lambda path, **_: path == str(root))  # type: ignore[method-assign]
+    calls.stat = refuses(errno.ENOENT, os.stat, lambda path, **_: path == str(root))
     assert presence.why_gone(job_id) == ""
     assert Presence(presence.files).why_gone("other") == "", "before the directory was seen nothing counts as removed"
 
@@ -196,7 +196,7 @@ def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
 ) -> None:
     presence, job_id, calls = seen
     remove(root)
-    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
+    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))
     assert presence.why_gone(job_id) == ""
 
 

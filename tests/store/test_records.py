@@ -66,16 +66,6 @@ def test_any_bytes_at_all_give_a_clear_error(data: bytes) -> None:
         decode(data, "end", EndBody)
 
 
-def test_another_attempt_kind_or_release_is_refused() -> None:
-    record = encode(Header("end", "first", "w"), EndBody(reason="idle"))
-    with pytest.raises(RecordError, match="another training attempt"):
-        decode(record, "end", EndBody, attempt="second")
-    with pytest.raises(RecordError, match="kind"):
-        decode(record, "job", EndBody)
-    with pytest.raises(RecordError, match=r"pfo-fs/9.*this release reads"):
-        decode(record.replace(b"pfo-fs/5", b"pfo-fs/9"), "end", EndBody)
-
-
 def test_a_record_is_plain_json_for_other_tools() -> None:
     record = json.loads(encode(Header("end", "a", 'w","body":{}'), EndBody(reason="idle", message="x")))
     assert record["body"] == {"reason": "idle", "message": "x"}

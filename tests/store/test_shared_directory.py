@@ -38,12 +38,6 @@ def test_the_innermost_mount_says_the_file_systems_type(path: str, kind: str) ->
     assert mount_of(path, MOUNTS).kind == kind
 
 
-def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
-    ids = {make_job(tmp_path, 2).job_id for _ in range(4)}
-    assert len(ids) == 4
-    assert SharedDirectory(Files(tmp_path)).job_ids() == sorted(ids)
-
-
 def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mount where locks are silently void: the claim still has one owner."""
     monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
@@ -89,15 +83,6 @@ def test_a_directory_without_its_id_is_known_by_its_job(tmp_path: Path, damage: 
     shared.check_same(directory_id, job.job_id, "mine")
     with pytest.raises((NotShared, RecordError)):
         shared.check_same(directory_id, job.job_id, "another")
-
-
-def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    (tmp_path / folder.path).rename(tmp_path / "away")
-    with pytest.raises(StoreUnavailable, match="not there now"):
-        folder.names()
-    (tmp_path / "away").rename(tmp_path / folder.path)
-    assert "job.json" in folder.names()
 
 
 def leave_half_a_file(folder: Path) -> None:
@@ -179,7 +164,7 @@ def test_what_is_planted_for_the_next_records_costs_a_bounded_number_of_reads(sh
     other = fresh(shared)
     reads = []
     real = other.files.read
-    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]  # type: ignore[method-assign]
+    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]
     other.leaders.poll()
     assert len(reads) <= 32
     assert take_over(other) == 902
