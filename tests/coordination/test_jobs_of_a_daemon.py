@@ -218,11 +218,7 @@ class Folders:
 
 def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
     return ServedJobs(
-        cast(JobFolders, Folders(jobs)),
-        max_idle_s=1e9,
-        interval_s=1e9,
-        wake=lambda: None,
-        monotonic=clock,
+        cast(JobFolders, Folders(jobs)), max_idle_s=1e9, interval_s=1e9, wake=lambda: None, monotonic=clock
     )
 
 

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner import (
-    Dependency,
-    Instruction,
-    Pipeline,
-    make_pipeline,
-    pipeline_from_torch,
-)
+from pfo_fs.planner import Dependency, Instruction, Pipeline, make_pipeline, pipeline_from_torch
 from pfo_fs.planner.pipeline_schedules import SCHEDULES
 
 shapes = st.tuples(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6), st.integers(1, 4))

@@ -21,10 +21,7 @@ from pfo_fs.planner.scenario_descent import ScenarioDescent
 from pfo_fs.planner.scenario_relaxation import ScenarioRelaxation
 from pfo_fs.planner.scenarios import ScenarioPlanner, Scenarios
 
-COSTS = [
-    SwitchCosts(),
-    SwitchCosts(driver_time_s=0.004, latency_s=0.01, timing_error_s=0.001, hosts=((0, 1),)),
-]
+COSTS = [SwitchCosts(), SwitchCosts(driver_time_s=0.004, latency_s=0.01, timing_error_s=0.001, hosts=((0, 1),))]
 
 
 def nominal_s(problem: Problem) -> Any:

@@ -23,12 +23,7 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, bodies
 from pfo_fs.store.file_systems import SystemCalls
 
-SETTINGS = {
-    "scheduler": "schedulers:ThreeSteps",
-    "poll_interval": 0.01,
-    "lease_timeout": 0.15,
-    "watch": "poll",
-}
+SETTINGS = {"scheduler": "schedulers:ThreeSteps", "poll_interval": 0.01, "lease_timeout": 0.15, "watch": "poll"}
 
 
 CHANGES = ("write", "fsync", "replace", "rename", "link", "unlink", "mkdir")  # after each, another state is left behind

@@ -130,10 +130,7 @@ def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(t
 def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1, dp=100)
     infos = rank_infos(1, dp=100)
-    register(
-        folder,
-        [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos],
-    )
+    register(folder, [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos])
     with pytest.raises(PlanError, match="different lists of clocks"):
         RankRegistry(folder).poll(folder.read_job().job_info)
 

@@ -13,16 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import (
-    instead_of,
-    leader_body,
-    leader_record,
-    make_job,
-    number_of,
-    rank_infos,
-    register,
-    write_results,
-)
+from jobs import instead_of, leader_body, leader_record, make_job, number_of, rank_infos, register, write_results
 from running import HANGS_AFTER_S, Processes, environment, wait_for
 from schedulers import SlowFirst
 

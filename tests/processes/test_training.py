@@ -102,9 +102,7 @@ def test_status_knows_no_clock_of_a_gpu_whose_clock_process_was_killed(start_job
         assert "clocks set through: nothing: the clock process has died" in told()
 
 
-def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
-    start_job: StartJob,
-) -> None:
+def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(start_job: StartJob) -> None:
     """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
     with start_job(1, {"mesh": {"pp": 1}}) as job:
         wait_for(lambda: job.of(step=3), "steps")

@@ -13,13 +13,7 @@ from scheduler_jobs import make_job, result_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionPower, PlanInputs, ProfilingResult, Straggler, Target
-from pfo_fs.scheduler import (
-    FrequencyScheduler,
-    IterationTime,
-    ScheduleGenerator,
-    ScheduleRequest,
-    make_3d_parallel,
-)
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, make_3d_parallel
 from pfo_fs.settings import PFOSettings
 
 

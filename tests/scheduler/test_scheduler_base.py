@@ -315,10 +315,7 @@ def taken(*results: ProfilingResult) -> list[ProfilingResult]:
     return plausible_results(results, range(len(results)))
 
 
-@given(
-    st.lists(st.integers(100, 103), min_size=1, max_size=5),
-    st.lists(st.integers(104, 130), max_size=2),
-)
+@given(st.lists(st.integers(100, 103), min_size=1, max_size=5), st.lists(st.integers(104, 130), max_size=2))
 def test_iterations_of_all_ranks_are_of_the_same_steps(firsts: list[int], left_out: list[int]) -> None:
     steps = [list(range(first, first + 20)) for first in firsts]
     steps[0] = [step for step in steps[0] if step not in left_out]

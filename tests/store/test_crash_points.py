@@ -168,8 +168,7 @@ OPERATIONS: dict[str, Operation] = {
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
     "SharedDirectory.archive": Operation(lambda at: "job" in at.shared.job_ids() and at.shared.archive("job"), make),
     "SharedDirectory.remove_stale_temporaries": Operation(
-        lambda at: at.shared.remove_stale_temporaries(),
-        lambda at: (make(at), stale(at.files, "", "leaders", "jobs")),
+        lambda at: at.shared.remove_stale_temporaries(), lambda at: (make(at), stale(at.files, "", "leaders", "jobs"))
     ),
     "JobFolder.write of the daemon": Operation(
         lambda at: at.shared.write(daemon_body(2)), lambda at: at.shared.write(daemon_body(1))
