@@ -71,10 +71,12 @@ class FakeModel:
         self.one_stretch = self.only_steady = False
         self.trial_iterations = 4
         self.steady: int | None = None
+        self.times: list[float] = []  # for which plans were made, as multiples of the target
 
     def plan(
         self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
     ) -> ClockPlan:
+        self.times.append(times)
         if steady and self.steady is not None:
             return plan_of(self.steady)
         if view.times < EXPECTED.times:
@@ -209,12 +211,16 @@ def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [believed(0.08), believed(0.2, late=0.001, late_error=0.02), believed(0.2, late=0.05)]
+    ("late", "late_error", "saved", "plan"),
+    [(0.0, SURELY, 0.08, PLAN), (0.001, 0.02, 0.2, PLAN), (0.05, SURELY, 0.2, PLAN), (0.0, SURELY, 0.2, HOPED)],
 )
-def test_a_trial_that_saves_less_or_is_not_surely_in_time_goes_back_to_the_plan_before(found: Judgement) -> None:
+def test_a_trial_stays_only_if_it_is_surely_in_time_and_saves_more(
+    late: float, late_error: float, saved: float, plan: ClockPlan
+) -> None:
+    found = believed(saved, late, late_error)
     choice = chosen(trying(found), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
-    assert choice.plan == PLAN
-    assert choice.converged
+    assert choice.plan == choice.stays == plan
+    assert choice.converged or plan == HOPED
 
 
 @pytest.mark.parametrize(("late", "stays"), [(TOLERANCE / 2, True), (3 * TOLERANCE, False)])
@@ -222,12 +228,6 @@ def test_a_first_plan_stays_if_it_is_in_time_more_likely_than_not(late: float, s
     model = FakeModel({1200: believed(0.1, late=late, late_error=5 * TOLERANCE)}, planned=1200)
     choice = chosen(model, replace(in_force(PLAN, trial=True), windows=2), (PLAN,))
     assert (choice.plan == PLAN) == stays
-
-
-def test_a_trial_that_is_surely_in_time_and_saves_more_stays() -> None:
-    choice = chosen(trying(believed(0.2)), in_force(HOPED, stays=PLAN, trial=True), (PLAN, HOPED))
-    assert choice.plan == HOPED
-    assert choice.stays == HOPED
 
 
 @pytest.mark.parametrize(
@@ -355,34 +355,20 @@ def test_a_trial_that_is_neither_surely_in_time_nor_surely_late_goes_on_for_thre
     assert choice.plan == PLAN
 
 
-class Asked(FakeModel):
-    """A model that notes for which times plans are made, as multiples of the target."""
-
-    def __init__(self, judgement: Judgement) -> None:
-        super().__init__({1200: judgement}, planned=1200)
-        self.times: list[float] = []
-
-    def plan(
-        self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
-    ) -> ClockPlan:
-        self.times.append(times)
-        return super().plan(times, view, near, steady)
-
-
 @pytest.mark.parametrize(
     ("judgement", "plan"),
     [(believed(0.2, late=0.75 * TOLERANCE - SURELY), PLAN), (believed(0.0, late=0.01), HIGHEST)],
     ids=["uses up most of the tolerance", "late and saves nothing"],
 )
 def test_no_plan_is_made_again_for_another_time_where_that_wins_nothing(judgement: Judgement, plan: ClockPlan) -> None:
-    model = Asked(judgement)
+    model = FakeModel({1200: judgement}, planned=1200)
     assert chosen(model).plan == plan
     assert len(set(model.times)) == 1
 
 
 @pytest.mark.parametrize("late", [-0.001, 0.0, 0.5 * TOLERANCE, 2 * TOLERANCE])
 def test_plans_are_made_for_times_near_the_target(late: float) -> None:
-    model = Asked(believed(0.2, late=late))
+    model = FakeModel({1200: believed(0.2, late=late)}, planned=1200)
     chosen(model)
     assert all(abs(times - 1) < 0.005 for times in model.times)
 

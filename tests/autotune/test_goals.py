@@ -17,12 +17,8 @@ PLAN = ClockPlan(((1200,),))
 
 
 def text_of(saved: float, saved_error: float, slower: float, slower_error: float, measures_energy: bool = True) -> str:
-    trial = Trial(
-        PLAN,
-        Figure(saved, saved_error) if measures_energy else Figure(),
-        Figure(slower, slower_error),
-        default_steps=1240,
-    )
+    energy = Figure(saved, saved_error) if measures_energy else Figure()
+    trial = Trial(PLAN, energy, Figure(slower, slower_error), default_steps=1240)
     return measured_text(Judgement(0.0, slower_error, slower, saved, saved_error), trial)
 
 

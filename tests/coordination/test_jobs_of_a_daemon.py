@@ -8,7 +8,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from clock import Clock
@@ -208,18 +209,9 @@ class PolledJob:
         pass
 
 
-class Folders:
-    def __init__(self, jobs: list[PolledJob]) -> None:
-        self.found = Found(jobs=cast(Any, jobs), again_in_s=1e9)
-
-    def poll(self, *, list_now: bool) -> Found:
-        return self.found
-
-
-def serve(jobs: list[PolledJob], clock: Clock) -> ServedJobs:
-    return ServedJobs(
-        cast(JobFolders, Folders(jobs)), max_idle_s=1e9, interval_s=1e9, wake=lambda: None, monotonic=clock
-    )
+def serve(jobs: list[Any], clock: Clock) -> ServedJobs:
+    folders: Any = SimpleNamespace(poll=lambda *, list_now: Found(jobs=jobs, again_in_s=1e9))
+    return ServedJobs(folders, max_idle_s=1e9, interval_s=1e9, wake=lambda: None, monotonic=clock)
 
 
 def run(served: ServedJobs, clock: Clock, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -264,27 +264,17 @@ class Settles(FrequencyScheduler):
             yield ScheduleRequest(kept, "run", "kept", converged=True)
 
 
-@pytest.fixture
-def otherwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets schedulers plan otherwise from now on, as another release does."""
-    before = ReactingScheduler._for_plan_inputs
-
-    def other(self: ReactingScheduler, yielded: ScheduleRequest) -> ScheduleRequest:
-        request = before(self, yielded)
-        lower = [
-            schedule.model_copy(update={"frequencies": [(name, mhz - 300) for name, mhz in schedule.frequencies]})
-            for schedule in request.schedules
-        ]
-        return ScheduleRequest(lower, request.purpose)
-
-    return lambda: monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", other)
-
-
 @pytest.mark.parametrize("news", ["results", "target"])
 def test_after_a_restart_with_a_scheduler_that_plans_otherwise_only_news_bring_the_new_plan(
-    job: Job, otherwise: Callable[[], None], news: str
+    job: Job, monkeypatch: pytest.MonkeyPatch, news: str
 ) -> None:
-    otherwise()
+    before = ReactingScheduler._for_plan_inputs
+
+    def otherwise(self: ReactingScheduler, yielded: ScheduleRequest) -> ScheduleRequest:
+        request = before(self, yielded)
+        return replace(request, schedules=schedules_at(INFOS, request.schedules[0].frequencies[0][1] - 300))
+
+    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", otherwise)
     for _ in range(2):
         job.restart()
         job.poll(10)

@@ -131,7 +131,7 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "policy", "daemon", "chosen", "warning"),
+    ("mode", "site", "daemon", "chosen", "warning"),
     [
         ("local", None, "beats", "local", ""),
         ("local", "coordination: daemon-only", "", "daemon", "default clocks"),
@@ -145,18 +145,12 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
     ],
 )
 def test_which_process_schedules_a_new_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    policy: str | None,
-    daemon: str,
-    chosen: str,
-    warning: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, site: str | None, daemon: str, chosen: str, warning: str
 ) -> None:
     root, now_s = tmp_path / "pfo", 0.0
     shared = SharedDirectory(Files(root, create=True))
-    if policy is not None:
-        (root / "site.yaml").write_text(policy)
+    if site is not None:
+        (root / "site.yaml").write_text(site)
 
     def sleep(seconds: float) -> None:
         nonlocal now_s

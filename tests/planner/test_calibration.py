@@ -93,12 +93,9 @@ def read_measured(path: Path) -> Measured:
     pipeline, times_s = make_pipeline("1f1b", document["pp"], document["num_microbatches"]), []
     for plan in document["plans"]:
         load_s = [fmean(loads_s) for loads_s in plan.get("load_s", ())] or [0.0] * document["pp"]
-        times_s.append(
-            [
-                plan[f"{i.name}_s"][i.stage][i.microbatch] + load_s[i.stage] * (i.name == "forward")
-                for i in pipeline.instructions
-            ]
-        )
+        own_s = [plan[f"{i.name}_s"][i.stage][i.microbatch] for i in pipeline.instructions]
+        loading_s = [load_s[i.stage] * (i.name == "forward") for i in pipeline.instructions]
+        times_s.append(np.add(own_s, loading_s))
     return Measured(pipeline, np.array(times_s).T, np.array([plan["iteration_time_s"] for plan in document["plans"]]))
 
 

@@ -49,12 +49,7 @@ def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
     ],
 )
 def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
-    make: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    kind: Any,
-    method: str,
-    error: Exception,
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Any, method: str, error: Any
 ) -> None:
     opt = make()
     train(opt)

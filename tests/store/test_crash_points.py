@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from jobs import daemon_body, leader_body, rank_body, rank_infos, result_body
-from replaced_calls import Watched
+from replaced_calls import Watched, leave_behind
 
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo
@@ -29,7 +29,6 @@ from pfo_fs.store.directory import Leaders
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
 NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}
 INFOS = rank_infos(2)
-LONG_AGO = (1, 1)
 Claim = bodies.ClaimBody
 
 
@@ -125,13 +124,11 @@ def write_schedule(folder: JobFolder, number: int, mhz: int) -> bool:
 
 def stale(files: Files, *places: str) -> None:
     for place in places:
-        path = files.root / place / ".pfo-host-1-aa.tmp"
-        path.write_bytes(b"half")
-        os.utime(path, LONG_AGO)
+        leave_behind(files.root / place)
         box = files.root / place / ".pfo-host-1-bb.tmp.d"
         box.mkdir()
-        (box / "content").write_bytes(b"half")
-        os.utime(box, LONG_AGO)
+        leave_behind(box, "content")
+        os.utime(box, (1, 1))
 
 
 def current(number: int) -> bodies.CurrentBody:

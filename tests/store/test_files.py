@@ -8,13 +8,12 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from replaced_calls import Calls, Watched, creates, refuses
+from replaced_calls import Calls, Watched, creates, leave_behind, refuses
 
 from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.store import TEMP_PREFIX, Files, SharedDirectory, layout
@@ -120,12 +119,6 @@ def test_a_passing_error_at_any_call_of_a_claim_still_gives_one_owner(tmp_path: 
             assert Files(tmp_path, calls=calls).claim("a.json", b"mine"), (at, after, calls.failed)
             assert not Files(tmp_path).claim("a.json", b"theirs")
             assert (tmp_path / "a.json").read_bytes() == b"mine"
-
-
-def leave_behind(folder: Path, name: str, age_s: float) -> None:
-    (folder / name).write_bytes(b"half")
-    now = time.time()
-    os.utime(folder / name, (now - age_s, now - age_s))
 
 
 def test_unfinished_files_of_dead_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import leader_body, make_job, rank_body
+from replaced_calls import leave_behind
 
 from pfo_fs.errors import NotShared, RecordError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, mount_of
@@ -85,22 +86,15 @@ def test_a_directory_without_its_id_is_known_by_its_job(tmp_path: Path, damage: 
         shared.check_same(directory_id, job.job_id, "another")
 
 
-def leave_half_a_file(folder: Path) -> None:
-    """What a writer that died long ago has left."""
-    path = folder / ".pfo-node1-42-aaaa.tmp"
-    path.write_bytes(b"half")
-    os.utime(path, (1, 1))
-
-
 def test_what_dead_writers_have_left_goes_when_a_job_is_archived_and_a_daemon_leads(tmp_path: Path) -> None:
     shared, folder = SharedDirectory.open(tmp_path, create=True), make_job(tmp_path, 1)
     for place in ("", "ranks", "progress"):
-        leave_half_a_file(folder.location / place)
+        leave_behind(folder.location / place)
     shared.archive(folder.job_id)
     assert (tmp_path / "archive" / folder.job_id / "job.json").exists()
     assert not list((tmp_path / "archive").rglob(".pfo-*"))
     for place in ("", "leaders"):
-        leave_half_a_file(tmp_path / place)
+        leave_behind(tmp_path / place)
     assert shared.remove_stale_temporaries() == 2
 
 
