@@ -140,9 +140,7 @@ class PlannerOffTarget(FakeModel):
         super().__init__({}, slowdown=slowdown)
         self._off, self._late_error, self._times = off, late_error, {0: 1.0}
 
-    def plan(
-        self, times: float = 1.0, view: View = EXPECTED, near: ClockPlan | None = None, steady: bool = False
-    ) -> ClockPlan:
+    def plan(self, times: float = 1.0, *_: Any, **__: Any) -> ClockPlan:
         if times * self.target_s <= self.full_s:
             return HIGHEST
         self._times[len(self._times)] = times

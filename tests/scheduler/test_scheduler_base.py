@@ -32,14 +32,25 @@ from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.settings import PFOSettings
 
 
-class Descending(FrequencyScheduler):
-    """Two schedules, then the end; remembers what it was told."""
+class Asking(FrequencyScheduler):
+    """Yields what it was given, one after another, then ends; remembers what it was told."""
+
+    def __init__(self, *args: Any, yields: Sequence[Any] = ()) -> None:
+        super().__init__(*args)
+        self.yields = yields
+        self.heard: list[list[int]] = []
 
     def _run(self) -> ScheduleGenerator:
-        self.heard = []
-        for mhz in (1200, 900):
-            results = yield [schedule_of(info.rank, ["forward"], lambda _, mhz=mhz: mhz) for info in self.rank_infos]
+        for one in self.yields:
+            results = yield one
             self.heard.append([result.rank for result in results])
+
+
+class Overridden(Asking):
+    """Zeus's other style."""
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        return []
 
 
 def make(cls: type[FrequencyScheduler], **args: Any) -> Any:
@@ -51,36 +62,14 @@ def clocks(scheduler: FrequencyScheduler) -> list[int]:
     return [schedule.frequencies[0][1] for schedule in scheduler.next_schedule()]
 
 
-class Overridden(Descending):
-    """Zeus's other style."""
-
-    def next_schedule(self) -> list[FrequencySchedule]:
-        return []
-
-
-class Silent(FrequencyScheduler):
-    def _run(self) -> ScheduleGenerator:
-        if self.world_size > 100:
-            yield []
-
-
-class Wrong(FrequencyScheduler):
-    def __init__(self, *args: Any, yields: Any) -> None:
-        super().__init__(*args)
-        self.yields = yields
-
-    def _run(self) -> ScheduleGenerator:
-        yield self.yields
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
         (lambda: make(Overridden), r"Overridden overrides next_schedule\(\).*_run"),  # nothing would be published
-        (lambda: make(Descending).observe([result_of(0)]), r"Descending: observe\(\) before request\(\).* 1 results"),
-        (lambda: make(Silent).next_schedule(), r"Silent\._run ended before its first `yield`"),
+        (lambda: make(Asking).observe([result_of(0)]), r"Asking: observe\(\) before request\(\).* 1 results"),
+        (lambda: make(Asking).next_schedule(), r"Asking\._run ended before its first `yield`"),
         *(
-            (lambda wrong=wrong: make(Wrong, yields=wrong).next_schedule(), r"_run yielded .* must yield a list of Fre")
+            (lambda wrong=wrong: make(Asking, yields=[wrong]).next_schedule(), r"_run yielded .* must yield a list")
             for wrong in (None, 7, [("forward", 1200)], {"rank": 0})
         ),
     ],
@@ -91,7 +80,8 @@ def test_a_scheduler_that_is_wrong_or_used_wrongly_says_how(use: Callable[[], ob
 
 
 def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_when_it_has_ended() -> None:
-    scheduler = make(Descending)
+    yields = [[schedule_of(rank, ["forward"], lambda _, mhz=mhz: mhz) for rank in (0, 1)] for mhz in (1200, 900)]
+    scheduler = make(Asking, yields=yields)
     seen = [scheduler.done]
     assert [info.rank for info in scheduler.rank_infos] == [0, 1]
     for expected in (1200, 900, 900, 900):
@@ -100,23 +90,6 @@ def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_w
         seen.append(scheduler.done)
     assert seen == [False, False, True, True, True]
     assert scheduler.heard == [[0, 1]] * 2, "results after the end are not looked at"
-
-
-# ---- what must be published
-
-
-class Asking(FrequencyScheduler):
-    """Yields what it was given, one after another."""
-
-    def __init__(self, *args: Any, yields: list[Any]) -> None:
-        super().__init__(*args)
-        self.yields = yields
-        self.heard: list[list[int]] = []
-
-    def _run(self) -> ScheduleGenerator:
-        for one in self.yields:
-            results = yield one
-            self.heard.append([result.rank for result in results])
 
 
 AT_1200 = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]

@@ -118,8 +118,11 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
 # ---- removed, or only not to be seen
 
 
+Seen = tuple[Presence, str, Calls]
+
+
 @pytest.fixture
-def seen(root: Path) -> tuple[Presence, str, Calls]:
+def seen(root: Path) -> Seen:
     """A directory with a job, seen while all was well."""
     job_id, calls = make_job(root, 1).job_id, Calls()
     presence = Presence(Files(root, calls=calls))
@@ -150,7 +153,7 @@ def _with_other_inodes(path: str, **_: object) -> os.stat_result:
 )
 @pytest.mark.parametrize("inodes_change", [False, True])
 def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object], text: str, inodes_change: bool
+    root: Path, seen: Seen, remove: Callable[[Path], object], text: str, inodes_change: bool
 ) -> None:
     presence, job_id, calls = seen
     if inodes_change:
@@ -162,9 +165,7 @@ def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
 @pytest.mark.parametrize("name", ["stat", "listdir", "open"])
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("gone", [False, True])
-def test_an_error_of_the_file_system_is_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls], name: str, number: int, gone: bool
-) -> None:
+def test_an_error_of_the_file_system_is_no_removal(root: Path, seen: Seen, name: str, number: int, gone: bool) -> None:
     presence, job_id, calls = seen
     if gone:
         shutil.rmtree(root)
@@ -172,7 +173,7 @@ def test_an_error_of_the_file_system_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
-def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen: tuple[Presence, str, Calls]) -> None:
+def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen: Seen) -> None:
     """As SMB without the server's numbers, rclone and other FUSE file systems give them; and a name that is cached."""
     presence, job_id, calls = seen
     calls.stat = _with_other_inodes
@@ -192,7 +193,7 @@ def _on_another_mount(found: os.stat_result) -> os.stat_result:
     "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
 )
 def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object]
+    root: Path, seen: Seen, remove: Callable[[Path], object]
 ) -> None:
     presence, job_id, calls = seen
     remove(root)
