@@ -1,4 +1,4 @@
-"""From the results of ranks to the arrays of a window."""
+"""From the results of ranks to the arrays of a window; from plans to stretches of a clock, and how often it changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_jobs import make_job, one_f_one_b, order_of, schedule_of
 
-from pfo_fs.autotune.job_layout import JobLayout, pipeline_of
+from pfo_fs.autotune.job_layout import ClockPlan, JobLayout, pipeline_of, stretches_of
 from pfo_fs.autotune.windows import Window, window_of
 from pfo_fs.models import FrequencySchedule, ProfilingResult, Switching
 
@@ -194,3 +194,20 @@ def test_a_run_in_which_the_next_clock_may_have_acted_too_early_tells_nothing(me
 def test_results_without_steps_are_paired_by_their_place() -> None:
     results = [result(rank, [1, 2, 3]).model_copy(update={"iter_step": []}) for rank in (0, 1)]
     assert window(layout(), results).steps == (0, 1, 2)
+
+
+@pytest.mark.parametrize("clock_unknown_s", [0.0, 0.03, 0.25])
+def test_the_last_instruction_of_a_stretch_begins_when_its_clock_is_known_to_act(clock_unknown_s: float) -> None:
+    times_s = [0.1] * 12
+    numbers = stretches_of([0, 12], times_s, 0.05, clock_unknown_s)
+    for number in set(numbers):
+        own = [seconds for each, seconds in zip(numbers, times_s, strict=True) if each == number]
+        assert sum(own[:-1]) >= clock_unknown_s
+        assert sum(own) >= 0.05
+    assert len(set(numbers)) > 2, "as few instructions share a clock as it takes"
+
+
+def test_changes_between_ranks_are_none_and_the_pipeline_that_has_most_counts() -> None:
+    plan = ClockPlan(((1410, 1200, 1200, 900), (1410, 1200, 900, 1410)), ((1, 1),))
+    assert plan.changes([0, 2, 4]) == 2
+    assert plan.changes([0, 4]) == 3

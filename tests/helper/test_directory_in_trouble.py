@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from helper_host import Host
-from jobs import instead_of, rank_infos, results_by_rank
+from jobs import instead_of, rank_body, rank_infos, results_by_rank
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.errors import CoordinationError, StoreError
+from pfo_fs.errors import CoordinationError, NotShared, StoreError, StoreUnavailable
+from pfo_fs.helper import operations as op
 from pfo_fs.helper.power_limit_files import carry_out
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc import messages as m
@@ -109,6 +110,20 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Pat
     assert other.root.exists() == has_a_directory
     rank_0.close()
     other.close()
+
+
+def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = op.DirectoryOperations(tmp_path / "pfo", "node1:1", "Manual")
+
+    def lost(path: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    joins = op.RegisterRanks((rank_body(),), "job", "attempt", "", again=False)
+    with pytest.raises(NotShared):
+        own.execute(joins)
+    monkeypatch.setattr(op.os, "stat", lost)
+    with pytest.raises(StoreUnavailable, match="not connected"):
+        own.execute(joins)
 
 
 # ---- profiles of power limits
