@@ -1,7 +1,5 @@
 """System calls of the store of which a test replaces some, and what writers leave that die between them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a job's windows lead to: points, curves, and judgements of plans."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What planner and judge get to know of curves, and how they look at what is uncertain."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

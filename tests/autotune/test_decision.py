@@ -1,7 +1,5 @@
 """The rule by which plans are chosen, with a model that is told what to believe."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace

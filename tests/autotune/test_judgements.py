@@ -1,7 +1,5 @@
 """What plans that were measured tell of others, and what people are told of them: nothing that is only modelled."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """What the monitor of a job notices, and what it does not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """From the results of ranks to the arrays of a window; from plans to stretches of a clock, and how often it changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """One job is scheduled from what its folder holds, and from nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finding new jobs among whatever else lies in `jobs/`, when a daemon polls its jobs, and the threads that do it."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Daemons that lead, resign and wake up, in a real directory and on a virtual clock."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plan inputs: the calls that schedulers get, also after a restart; how often hosts poll, and when schedules start."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Policies in processes of their own: they do what they do here, and end alone when they take too much."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

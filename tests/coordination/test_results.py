@@ -1,8 +1,6 @@
 """What ranks measured: awaited, lost and measured again, left out; after a restart, what was published stays in force
 and is what the results belong to, however the new scheduler plans."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import Sequence

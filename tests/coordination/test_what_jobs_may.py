@@ -1,7 +1,5 @@
 """What the site's file allows jobs to do, which files a daemon reads for a job, and what its messages show of them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A person's `schedule.yaml`: when it counts, until when, what its status says, and what is no removal of it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

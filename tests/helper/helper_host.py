@@ -1,7 +1,5 @@
 """A host's helper in a thread of the test, and clients of its ranks, over real sockets."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which process starts a helper, and at which address, whoever else is on the host."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """The helper while the directory or a file hangs, refuses or holds damaged records: waits end, and nothing is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """The helper while pfo-fs is switched off, or the directory is removed: without any daemon, in every mode."""
 
-from __future__ import annotations
-
 import errno
 
 import msgspec

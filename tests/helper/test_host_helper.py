@@ -1,7 +1,5 @@
 """The host's helper, and the training process's side of it, over real sockets; which process schedules a new job."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a helper must know survives the helper."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from clock import Clock

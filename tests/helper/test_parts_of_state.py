@@ -1,8 +1,6 @@
 """What a helper follows and writes: which schedule a host has, whether the directory answers, the progress record of a
 host and the times of iterations, and GPUs whose clock process was stopped by a signal, or has died."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import signal

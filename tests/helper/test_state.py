@@ -1,7 +1,5 @@
 """Single decisions of the helper's state."""
 
-from __future__ import annotations
-
 import errno
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The helper's state under everything that may happen to it, in any order, in virtual time."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Rank 0's decisions: rows of all ranks in, a clock for each rank out."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calibration: what was put into iterations is found, and real iterations are predicted."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

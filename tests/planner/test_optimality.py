@@ -1,7 +1,5 @@
 """How good plans are: against brute force, against a second formulation of the bound, and against random plans."""
 
-from __future__ import annotations
-
 import random
 
 import highspy

@@ -1,7 +1,5 @@
 """Pipelines: the orders of the known schedules, and DAGs given as data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a planner can be asked for, at the ends of what is possible and one step outside."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

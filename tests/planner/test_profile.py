@@ -1,7 +1,5 @@
 """Profiles: what is read from CSV, and what is refused with row and column."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plans for scenarios: on time on average, and never worse than simple plans."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Plans where a clock change costs something: never late, and never behind the simple means, whatever the profile."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -4,8 +4,6 @@ The test gives one JSON object: `steps`; `offers`: {step: text} of rank 0; `fail
 one exchange, if any.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

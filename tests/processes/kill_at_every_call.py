@@ -4,8 +4,6 @@ Usage: kill_at_every_call.py FOLDER FIRST STEP. Prints a line of JSON for each n
 end, then stops once n is beyond the last call. Forks from one warm process: each n costs two daemons.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

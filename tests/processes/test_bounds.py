@@ -1,7 +1,5 @@
 """What one job can take of a real daemon, and what other jobs notice of it."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from itertools import pairwise

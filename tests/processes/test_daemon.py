@@ -1,7 +1,5 @@
 """Real daemon processes: killed and restarted, and among other users, hostile files and hosts that lack something."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

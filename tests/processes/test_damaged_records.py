@@ -4,8 +4,6 @@
 training meet several such records at once; each example puts back what lay there before.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """An error of pfo-fs while training runs is one warning; the clock goes to its default, and training goes on. A process
 that is forked from training, such as a worker of a data loader, has no part in the job."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

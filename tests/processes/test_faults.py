@@ -1,7 +1,5 @@
 """A shared directory that fails, hangs or goes away under a job: training goes on, and no result is lost."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The exchange of schedules between real processes, by gloo."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

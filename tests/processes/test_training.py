@@ -1,7 +1,5 @@
 """Real training processes with real torch.distributed (gloo), coordinated by a daemon or by themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Files that a person asked for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

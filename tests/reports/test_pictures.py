@@ -1,7 +1,5 @@
 """Pictures: they name what is pointed at, and are the same every time."""
 
-from __future__ import annotations
-
 import random
 import re
 from xml.etree import ElementTree

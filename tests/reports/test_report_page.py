@@ -1,7 +1,5 @@
 """The page: what it says, what it does when parts are missing, and that no text of the directory becomes markup."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

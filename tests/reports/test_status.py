@@ -1,7 +1,5 @@
 """`pfo-fs status`: bounded, whatever lies in the directory."""
 
-from __future__ import annotations
-
 import logging
 import re
 from io import StringIO

@@ -1,7 +1,5 @@
 """What a person types, and what is said when it is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

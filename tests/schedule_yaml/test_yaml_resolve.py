@@ -1,8 +1,6 @@
 """A document held against a job: who gets what, and what does not fit; schedules as YAML that is short, readable and
 the same schedules when read again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What every policy keeps to, whatever the ranks measure: all built-in ones, the 3D adapter, and the documented one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A policy for stages on a job with data and tensor parallelism."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """lowtime's plan files are data: parsed, bounded, never run."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The generator that `observe` and `next_schedule` drive; the check that every schedule passes, whoever made it, and
 which results of which steps policies get."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

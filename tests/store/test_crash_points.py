@@ -4,8 +4,6 @@ The calls are counted by running the operation, so a new call is a new crash poi
 in `OPERATIONS` or in `ONLY_READ`, so a new operation without a crash test fails `test_each_public_method_is_known`.
 """
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json

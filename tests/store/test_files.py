@@ -1,7 +1,5 @@
 """The four file primitives: under faults they lose nothing and show nothing half-done; what users plant is refused."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import os

@@ -3,8 +3,6 @@
 Each example is a running job in which one record has one thing changed, with length and checksum made to fit.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

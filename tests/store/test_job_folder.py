@@ -1,7 +1,5 @@
 """Files in a job's folder: registrations and results of a host's ranks, schedules and the index that commits them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What is optional: locks where they work, and where their calls never return; events that shorten a wait."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

@@ -1,8 +1,6 @@
 """The switch: a name in `off/`, whatever it is the name of; a directory that was removed, and one that only cannot be
 seen."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

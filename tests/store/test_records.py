@@ -3,8 +3,6 @@
 After a change of a record's form, and with a new `SCHEMA`, run this file with REWRITE_GOLDEN=1 in the environment.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

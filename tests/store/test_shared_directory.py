@@ -1,7 +1,5 @@
 """Jobs in the shared directory, the mounts they lie on, and who leads: only a record that proves itself counts."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
