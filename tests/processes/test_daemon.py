@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs import instead_of, leader_body, leader_record, make_job, number_of, rank_infos, register, write_results
+from jobs import instead_of, leader_body, leader_record, make_job, number_of, rank_infos, register
 from running import HANGS_AFTER_S, Processes, environment, wait_for
 from schedulers import SlowFirst
 
@@ -21,20 +21,6 @@ from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
-
-
-def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, processes: Processes) -> None:
-    arguments = ("--scheduler", "schedulers:ThreeSteps", "--lease-timeout", "1")
-    first = processes.leader(tmp_path, *arguments)
-    second = processes.daemon(tmp_path, *arguments)
-    folder, infos = register(make_job(tmp_path, 2)), rank_infos(2)
-    wait_for(lambda: number_of(folder) == 0, what="schedule 0")
-    assert leader_record(tmp_path).pid == first.pid
-    first.send_signal(signal.SIGKILL)
-    write_results(folder, 0, infos)
-    wait_for(lambda: number_of(folder) == 1, what="schedule 1 from the standby")
-    leader = leader_record(tmp_path)
-    assert (leader.pid, leader.generation) == (second.pid, 2)
 
 
 @pytest.mark.slow

@@ -236,9 +236,3 @@ def test_an_archived_job_is_found_by_a_part_of_its_id_and_as_the_latest(played: 
     for job in ("ParetoScheduler", "latest"):
         done = pfo_fs("trace", job, "-d", played.files.root, "-o", tmp_path / "trace.csv", "--json", code=0)
         assert done.answer["pipelines"] == 2
-
-
-def test_a_job_is_found_by_the_path_of_its_folder(played_once: Path, tmp_path: Path) -> None:
-    (folder,) = (played_once / "jobs").iterdir()
-    done = pfo_fs("trace", folder, "-o", tmp_path / "trace.csv", code=0)
-    assert "instructions of 2 pipelines" in done.stdout

@@ -164,14 +164,6 @@ def test_a_name_is_not_called_a_typo_while_a_rank_that_may_run_it_is_unknown() -
     assert unknown_of("all: {recomputation: 1200}", JOB, INFOS, {0: ORDERS[0]}).ranks == list(range(1, 8))
 
 
-def test_16384_ranks_are_resolved_in_seconds() -> None:
-    job, infos = make_job(pp=8, dp=2048)
-    of_stages = [order_of(one_f_one_b(stage, 8, 96)) for stage in range(8)]
-    orders = {info.rank: of_stages[info.pp_rank] for info in infos}
-    document = parse_schedule_yaml("all: 1200\nstages: {0-3: {forward: 900}}\nranks: {77: 1305}")
-    assert len(document.resolve(job, infos, orders)) == 16_384
-
-
 def test_entries_of_their_own_for_very_many_ranks_are_refused_before_they_take_minutes() -> None:
     job, infos = make_job(pp=1, dp=200)
     order = order_of([f"name {number}" for number in range(10_000)])
