@@ -117,9 +117,7 @@ def test_what_is_no_job_is_left_alone_logged_once_and_does_not_keep_others_from_
     assert (root / "jobs" / "file").read_text() == "hello"
 
 
-def test_an_error_that_is_not_foreseen_costs_only_the_job_that_makes_it(
-    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_costs_only_the_job_that_makes_it(root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = make_job(root, 1), make_job(root, 1)
     monkeypatch.setattr(Coordinator, "claim", lambda self, names: self.folder.job_id != bad.job_id or 1 // 0)
     assert look(folders_in(root, clock), clock, 60) == [good.job_id]

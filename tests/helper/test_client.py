@@ -95,9 +95,7 @@ def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make) -> None:
     assert starters(clients) == [clients[0]]
 
 
-def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
-    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_helpers_that_die_often_are_started_rarely(make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     client = make(0)
     die([client])
     started_s: list[float] = []

@@ -27,9 +27,7 @@ def link(client: FakeClient, clock: Clock) -> HelperLink:
     return link
 
 
-def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order_and_goes_on_under_its_name(
-    link: HelperLink, client: FakeClient
-) -> None:
+def test_a_new_helper_is_told_what_the_dead_one_knew_and_keeps_its_name(link: HelperLink, client: FakeClient) -> None:
     for message in (JOIN, RANKS, m.ScheduleApplied(number=0, step=0, late=False), ORDER):
         link.send_kept(message)
     link.send(m.ProblemSeen(message="not for a new one"))

@@ -84,9 +84,7 @@ def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_ha
 
 
 @pytest.mark.parametrize("error", [None, RecordError("the record is not valid")])
-def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
-    error: RecordError | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_that_is_not_valid_is_dropped(error: RecordError | None, caplog: pytest.LogCaptureFixture) -> None:
     helper = registered()
     (write, *_) = helper.hears(0, m.OrderSeen(instructions=[("forward", None)]))
     helper.done(write, error=error)

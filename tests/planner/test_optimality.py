@@ -58,9 +58,7 @@ def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[floa
 
 
 @pytest.mark.parametrize("extras", [True, False])
-def test_interior_points_as_for_large_pipelines_keep_the_deadline_and_prove_nearly_the_same_bound(
-    monkeypatch: pytest.MonkeyPatch, extras: bool
-) -> None:
+def test_interior_points_keep_the_deadline_and_prove_the_bound(monkeypatch: pytest.MonkeyPatch, extras: bool) -> None:
     if extras:
         pytest.importorskip("highspy_extras")
     pipeline = make_pipeline("1f1b", 4, 12)

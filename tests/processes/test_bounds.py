@@ -94,9 +94,7 @@ def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
     return registry
 
 
-def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_first_pipelines_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_that_wait_for_a_rank_take_a_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     infos = rank_infos(2, dp=8)
     folder = make_job(tmp_path, 2, dp=8)
     register(folder, infos)

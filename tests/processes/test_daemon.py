@@ -40,9 +40,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_that_its_starter_blocks_ends_a_daemon_which_hands_over_at_once(
-    tmp_path: Path, processes: Processes, number: signal.Signals
-) -> None:
+def test_a_daemon_ends_by_blocked_signals_too(tmp_path: Path, processes: Processes, number: signal.Signals) -> None:
     blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
     acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
     starter = f"import os, signal, sys; {acts}; {blocks}; os.execv(sys.executable, sys.argv[1:])"

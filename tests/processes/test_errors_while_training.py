@@ -181,9 +181,7 @@ def marks_of(opt: PFOFileOptimizer) -> list[int]:
 
 
 @pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
-def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_the_job(
-    opt: PFOFileOptimizer, tmp_path: Path, child: str
-) -> None:
+def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimizer, tmp_path: Path, child: str) -> None:
     begin = opt.on_instruction_begin  # as a training loop may have kept it
     run_step(opt, begin)
     if child == "trains within a step":

@@ -294,9 +294,7 @@ def folder_with(base: Path, operation: str, name: str) -> Path:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a lock's thread dies, too
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_can_be_repeated(
-    base: Path, name: str, links: bool
-) -> None:
+def test_an_interrupted_operation_leaves_the_old_or_new_state_to_repeat(base: Path, name: str, links: bool) -> None:
     operation = OPERATIONS[name]
     root = folder_with(base, name, "whole")
     old = content(root)
