@@ -20,10 +20,6 @@ def layout(dp: int = 1, tp: int = 1) -> JobLayout:
     return JobLayout(job, infos, lambda: orders)
 
 
-def names_of(job: JobLayout, rank: int) -> list[str]:
-    return [name for name, _ in job.order(rank)]
-
-
 def result(
     rank: int,
     steps: Sequence[int],
@@ -59,7 +55,8 @@ def window(
 
 def at_one_clock(job: JobLayout, mhz: int, last_mhz: int = 0) -> list[FrequencySchedule]:
     """All instructions at one clock, but for the last one if that has another."""
-    schedules = [schedule_of(info.rank, names_of(job, info.rank), lambda _: mhz) for info in job.rank_infos]
+    ranks = [info.rank for info in job.rank_infos]
+    schedules = [schedule_of(rank, [name for name, _ in job.order(rank)], lambda _: mhz) for rank in ranks]
     for schedule in schedules:
         schedule.frequencies[-1] = (schedule.frequencies[-1][0], last_mhz or mhz)
     return schedules

@@ -171,13 +171,11 @@ def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_lis
     assert job.current.number == 1
 
 
-def forged(generation: int, number: int) -> bytes:
-    header = Header("current", "attempt", "another user")
-    return encode(header, bodies.CurrentBody(generation=generation, number=number, state="running"))
-
-
+HEADER = Header("current", "attempt", "another user")
 FORGED = {
-    f"generation {generation}, number {number}": forged(generation, number)
+    f"generation {generation}, number {number}": encode(
+        HEADER, bodies.CurrentBody(generation=generation, number=number, state="running")
+    )
     for generation in (0, 1, 2, 999_999_999)
     for number in (-1, 0, 7, 999_999_999)
 }

@@ -20,11 +20,6 @@ from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, SharedDirectory, bodies
 
 
-def measurement(rank: int, number: int) -> messages.MeasurementReport:
-    result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
-    return messages.MeasurementReport(number=number, first_step=3, result=result)
-
-
 @pytest.mark.parametrize("how", ["hangs", "refuses"])
 def test_a_directory_without_answer_means_default_clocks(host: Host, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     answers = threading.Event()
@@ -78,7 +73,8 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
     try:
         assert plans.wait(HANGS_AFTER_S)
         host.join(client, job, info)
-        client.send(measurement(0, 0))
+        result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
+        client.send(messages.MeasurementReport(number=0, first_step=3, result=result))
         wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
     finally:
         may_go_on.set()

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -248,17 +249,6 @@ def test_iterations_after_a_change_are_written_soon_so_that_a_straggler_can_be_c
 GPU = messages.GpuToReset("nvml:GPU-3")
 
 
-class Connection:
-    """The helper's end of a connection of process `pid`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        assert (level, option, size) == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return struct.pack("3i", self.pid, 0, 0)
-
-
 class ClockHost:
     """A helper with the clock process of rank 3."""
 
@@ -271,7 +261,8 @@ class ClockHost:
         self.hear(2, clocks)
 
     def hear(self, client: int, message: messages.ToHelper) -> None:
-        self.stopped.hear(client, message, Connection(self.process.pid))
+        peer = {(socket.SOL_SOCKET, socket.SO_PEERCRED, 12): struct.pack("3i", self.process.pid, 0, 0)}
+        self.stopped.hear(client, message, SimpleNamespace(getsockopt=lambda *asked: peer[asked]))
 
     def send(self, number: signal.Signals, then: str) -> None:
         self.process.send_signal(number)

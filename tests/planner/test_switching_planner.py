@@ -171,22 +171,15 @@ def test_many_short_instructions_of_a_balanced_pipeline_keep_to_one_clock_for_ea
 _EXACT = 1e-9
 
 
-def every_plan(problem: Problem) -> list[Plan]:
-    return [Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*measured_mhz(problem))]
-
-
-def with_costs(problem: Problem, driver_s: float, late_s: float = 0.0) -> Problem:
-    return replace(problem, switch_costs=SwitchCosts(driver_s, timing_error_s=late_s))
-
-
 @settings(max_examples=8)
 @given(small_problems(), st.sampled_from([0.001, 0.1, 0.3]), st.sampled_from([0.001, 0.02]), st.floats(1.0, 1.2))
 def test_bound_optimum_and_plan_are_in_order(problem: Problem, driver_s: float, late_s: float, slowdown: float) -> None:
-    problem = with_costs(problem, driver_s, late_s)
+    problem = replace(problem, switch_costs=SwitchCosts(driver_s, timing_error_s=late_s))
     planner = Planner(problem)
     deadline_s = planner.fastest_s * slowdown
     plan = planner.at(deadline=deadline_s)
-    possible = [each for each in every_plan(problem) if each.iteration_time_s <= deadline_s and each.switch_load.fits]
+    every = (Plan(problem, clocks, "all", deadline_s=0.0) for clocks in itertools.product(*measured_mhz(problem)))
+    possible = [each for each in every if each.iteration_time_s <= deadline_s and each.switch_load.fits]
     least_j = min(each.energy_j for each in possible)
     assert plan.iteration_time_s <= deadline_s * (1 + _EXACT)
     assert plan.lower_bound_j <= least_j * (1 + _EXACT) <= plan.energy_j * (1 + 2 * _EXACT)

@@ -19,18 +19,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.gluster]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def started(tmp_path: Path, start_job: StartJob, processes: Processes) -> Iterator[Started]:
+    """A job on the first two hosts that runs under the daemon of the third; a daemon on the fourth stands by."""
     if lacking := missing():
         pytest.skip(f"needs {lacking}")
-    made = Cluster(tmp_path / "cluster", 4)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def started(cluster: Cluster, start_job: StartJob, processes: Processes) -> Started:
-    """A job on the first two hosts that runs under the daemon of the third; a daemon on the fourth stands by."""
-    return Started(cluster, start_job, processes)
+    cluster = Cluster(tmp_path / "cluster", 4)
+    try:
+        yield Started(cluster, start_job, processes)
+    finally:
+        cluster.close()
 
 
 class Started:

@@ -109,11 +109,6 @@ def test_every_picture_has_a_name(page: str) -> None:
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
 
 
-def renamed_json(result: ProfilingResult, name: str) -> str:
-    """The result, with another name for "forward"."""
-    return result.model_dump_json().replace('"forward"', json.dumps(name))
-
-
 @pytest.mark.slow
 def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     data = collect_job(played)
@@ -123,7 +118,7 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     newest = max(window.number for window in data.windows if window.measured)
     results = played.location / "prof" / str(newest)
     renamed = [
-        body.model_copy(update={"result": ProfilingResult.model_validate_json(renamed_json(body.result, name))})
+        bodies.ResultBody.model_validate_json(body.model_dump_json().replace('"forward"', json.dumps(name)))
         for body in results_by_rank(played, newest).values()
     ]
     for path in results.iterdir():

@@ -182,6 +182,7 @@ def test_of_very_many_names_that_no_rank_runs_some_are_reported() -> None:
 
 
 Job = tuple[JobInfo, list[RankInfo]]
+CLOCK_OF = {"forward": 885, "backward": 870}
 
 
 def write(schedules: list[FrequencySchedule], job: Job, comment: str = "") -> str:
@@ -190,10 +191,6 @@ def write(schedules: list[FrequencySchedule], job: Job, comment: str = "") -> st
 
 def reread(text: str, job: Job) -> list[FrequencySchedule]:
     return parse_schedule_yaml(text).resolve(*job, {})
-
-
-def two_clocks(name: str) -> int:
-    return 885 if name == "forward" else 870
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -208,7 +205,7 @@ def test_real_plans_are_the_same_when_read_again(shared_data: Path, name: str) -
 
 def test_a_1f1b_plan_of_96_microbatches_takes_at_most_three_lines_a_stage() -> None:
     job = make_job(pp=8)
-    schedules = [schedule_of(rank, one_f_one_b(rank, 8, 96), two_clocks) for rank in range(8)]
+    schedules = [schedule_of(rank, one_f_one_b(rank, 8, 96), CLOCK_OF.get) for rank in range(8)]
     text = write(schedules, job)
     assert len(text.splitlines()) <= 1 + 8 * 4
     assert "    - backward 870, forward 885 x88\n" in text

@@ -110,14 +110,11 @@ def make(at: At) -> JobFolder:
     return at.shared.create_job(bodies.JobBody(job_info=info, coordination="auto"), "a")
 
 
-def schedules(mhz: int) -> list[FrequencySchedule]:
-    clocks = [("forward", mhz), ("backward", mhz)]
-    return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in INFOS]
-
-
 def write_schedule(folder: JobFolder, number: int, mhz: int) -> bool:
     source = bodies.Source(kind="scheduler", policy="p", revision=number)
-    return folder.write_schedule(number, 1, 0, source, schedules(mhz), INFOS)
+    clocks = [("forward", mhz), ("backward", mhz)]
+    schedules = [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in INFOS]
+    return folder.write_schedule(number, 1, 0, source, schedules, INFOS)
 
 
 def stale(files: Files, *places: str) -> None:

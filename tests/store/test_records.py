@@ -98,16 +98,12 @@ def test_fields_that_a_later_release_adds_are_ignored(kind: str) -> None:
     assert decode(more, kind, MODELS[kind])[1] == decode(data, kind, MODELS[kind])[1]
 
 
-def required(model: type[BaseModel]) -> list[str]:
-    return [name for name, field in model.model_fields.items() if field.is_required()]
-
-
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_record_of_another_schema_or_without_a_field_is_refused(tmp_path: Path, folder: JobFolder, kind: str) -> None:
     place = one_of_each_kind(folder)[kind]
     document = load(tmp_path, place)
     bad = [({**document, "schema": schema}, f"'{schema}'.*reads 'pfo-fs/5'") for schema in ("pfo-fs/4", "pfo-fs/6")]
-    for field in required(place.model):
+    for field in (name for name, field in place.model.model_fields.items() if field.is_required()):
         body = {name: value for name, value in document["body"].items() if name != field}
         bad.append(({**document, "body": body}, f"{field} is missing"))
     records = RecordFolder(folder.files, place.path.rpartition("/")[0], "reader")
