@@ -90,14 +90,6 @@ def test_under_daemon_only_a_daemon_claims_a_job_and_not_rank_0(tmp_path: Path, 
 SECRET = "password hunter2"
 
 
-@pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """A file of the daemon's user, outside of the shared directory."""
-    path = tmp_path / "private.yaml"
-    path.write_text(f"{SECRET}: [1\n")
-    return path
-
-
 def job_with(tmp_path: Path, clock: Clock, solution_path: Any) -> Job:
     asked = {"scheduler": "PointSolution", "scheduler_args": {"solution_path": solution_path}}
     return Job(register(make_job(tmp_path / "pfo", 1, **asked)), clock)
@@ -125,11 +117,11 @@ def everything_in(folder: JobFolder) -> str:
     ],
 )
 def test_what_a_job_may_not_name_is_refused_and_its_content_is_not_shown(
-    tmp_path: Path, private: Path, clock: Clock, caplog: pytest.LogCaptureFixture, path: Any, said: str
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, path: Any, said: str
 ) -> None:
-    other = make_job(tmp_path / "pfo", 1)
-    for name in ("notes.yaml", "notes.py"):
-        (other.location / name).write_text(f"{SECRET}: [1\n")
+    other, private = make_job(tmp_path / "pfo", 1), tmp_path / "private.yaml"  # outside of the shared directory
+    for secret in (private, other.location / "notes.yaml", other.location / "notes.py"):
+        secret.write_text(f"{SECRET}: [1\n")
     path = path.format(private=private, other=other.path) if isinstance(path, str) else path
     job = job_with(tmp_path, clock, path)
     (job.folder.location / "in_job.yaml").symlink_to(private)
