@@ -198,14 +198,6 @@ def trying(
     return FakeModel(judgements, planned=1200, hoped=900, hopes={900: hopes, 1200: 0.1}, mixes=mixes, nearer=nearer)
 
 
-def test_clocks_that_may_save_more_are_tried_beside_the_plan_in_force() -> None:
-    choice = chosen(trying(believed(0.09, late=0.002, late_error=0.002)), in_force(PLAN), (PLAN,))
-    assert choice.trial
-    assert choice.plan == HOPED
-    assert choice.stays == PLAN
-    assert not choice.converged
-
-
 @pytest.mark.parametrize(
     ("late", "late_error", "saved", "plan"),
     [(0.0, SURELY, 0.08, PLAN), (0.001, 0.02, 0.2, PLAN), (0.05, SURELY, 0.2, PLAN), (0.0, SURELY, 0.2, HOPED)],
@@ -322,16 +314,6 @@ def test_trials_that_win_nothing_end_and_one_more_follows_each_regular_measureme
     assert again.trial
     converged, tried, trials = settle(model, again, tried)
     assert trials == 1
-
-
-def test_a_trial_that_wins_something_is_followed_by_others() -> None:
-    model = trying(believed(0.12))
-    in_vain = replace(in_force(HOPED, stays=PLAN, trial=True), in_vain=1)
-    model.hopes[900] = 0.12
-    model.hoped, model.hopes[800], model.judgements[800] = 800, 0.2, believed(0.11, late=0.001)
-    choice = chosen(model, in_vain, (PLAN, HOPED))
-    assert choice.trial
-    assert choice.stays == HOPED
 
 
 def test_a_trial_that_is_neither_surely_in_time_nor_surely_late_goes_on_for_three_windows() -> None:
