@@ -195,7 +195,7 @@ class Open(FrequencyScheduler):
         (Choosy, {"stp": 3}, "missing path; unexpected stp (did you mean step?)"),
         (Manual, {"job_info": 3}, "unexpected job_info"),
         (ParetoScheduler, {"tolerance": 0.003}, "unexpected tolerance"),
-        (Open, {"anything": 1}, "missing path. It takes Open(*args: 'Any', path: 'str', **more: 'Any')"),
+        (Open, {"anything": 1}, "missing path. It takes Open(*args: Any, path: str, **more: Any)"),
     ],
 )
 def test_arguments_that_do_not_fit_are_all_named_with_the_signature(
