@@ -1,7 +1,5 @@
 """Measured points of instructions whose true curves are known, for tests of what is made of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 

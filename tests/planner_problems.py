@@ -1,7 +1,5 @@
 """Problems for the planner's tests: random profiles, small pipelines of every kind, and the published profiles."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path

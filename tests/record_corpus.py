@@ -5,8 +5,6 @@ elsewhere: `make_directory` makes a running job with every record there is, `dam
 one field of header or body changed, signed again, and `plant` puts it in place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

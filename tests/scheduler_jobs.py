@@ -1,7 +1,5 @@
 """Jobs to schedule for, and the plans and orders that go with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import jobs

@@ -1,7 +1,5 @@
 """Whole jobs in virtual time, for the tests that play them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pfo_fs.planner import Measurement

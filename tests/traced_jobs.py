@@ -1,7 +1,5 @@
 """Small traces of jobs, for the tests that read and play them."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

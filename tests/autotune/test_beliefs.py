@@ -1,7 +1,5 @@
 """What a job's windows lead to: points, curves, and judgements of plans."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -121,8 +119,10 @@ def test_a_first_probe_lowers_every_kind_of_instruction_and_is_not_late_however_
         if mhz < TOP_MHZ
     }
     assert lowered == set(beliefs.layout.kinds)
-    lowest = {stage: min(plan.of(0)[first:last]) for stage, (first, last) in enumerate(rows_of(model))}
-    assert lowest[1] < lowest[0], "the second stage waits for the first one, so that it has slack"
+    second = model.problem.pipeline.first_nodes[1]
+    assert min(plan.of(0)[second:]) < min(plan.of(0)[:second]), (
+        "the second stage waits for the first one, so that it has slack"
+    )
 
 
 def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -> None:
@@ -133,7 +133,6 @@ def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -
     assert model.judge(plan) == model.judge(near)
     schedules = model.schedules(plan)
     window = beliefs.take(results_of(beliefs, schedules), schedules)
-    assert window is not None
     assert trial_of(model, beliefs, plan, window, 1).later == trial_of(model, beliefs, near, window, 1).later
     assert model.mixed(plan, near, 1).clocks_mhz == near.clocks_mhz
 
@@ -143,7 +142,6 @@ def test_an_iteration_in_which_a_coarse_timer_measures_0_s_is_left_out() -> None
     results = results_of(beliefs, [])
     results[0].time_breakdown["forward"][2][1] = 0.0
     window = beliefs.take(results, [])
-    assert window is not None
     assert window.steps == (0, 1, 3, 4)
     assert model_of(beliefs).iterations
 
@@ -167,13 +165,7 @@ def test_the_first_step_after_a_change_of_turn_does_not_tell_how_late_a_plan_is(
     steps = [turns[step % len(turns)] for step in range(2 * ITERATIONS - 1, 2 * ITERATIONS + 16)]
     factors = [1.05 if before == turn == ALL else 1.0 for before, turn in pairwise(steps)]
     window = beliefs.take(results_of(beliefs, schedules, turns=turns, count=16, factors=factors), schedules, turns)
-    assert window is not None
     assert trial_of(model, beliefs, plan, window, 2).slower.value == pytest.approx(0.05, rel=0.1)
-
-
-def rows_of(model: JobModel) -> list[tuple[int, int]]:
-    firsts = model.problem.pipeline.first_nodes
-    return [(firsts[stage], firsts[stage + 1]) for stage in range(STAGES)]
 
 
 def test_times_and_powers_at_the_clocks_of_a_window_are_learned() -> None:
@@ -315,7 +307,6 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     beliefs = probed()
     schedules = model_of(beliefs).schedules(probe_plan(model_of(beliefs), beliefs))
     window = beliefs.take(results_of(beliefs, schedules, noise=0.03), schedules)
-    assert window is not None
     full_s = beliefs.at_max_clocks_s()[-1]
     scatter = (full_s.std(axis=0) / full_s.mean(axis=0)).mean()
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
@@ -345,7 +336,6 @@ def measured_in_turns(
                     row[place] *= shorter * (0.2 + 0.8 * TOP_MHZ / 1170) / (0.2 + 0.8 * TOP_MHZ / 1110)
                     clocks[place] = 1170
     for result in results if unlearned else ():
-        assert result.switching is not None
         result.switching = result.switching.model_copy(update={"latencies_s": {}})
         for row, clocks in zip(result.time_breakdown["forward"], result.clock_breakdown["forward"], strict=True):
             row[0] /= 0.2 + 0.8 * TOP_MHZ / (clocks[0] or TOP_MHZ)
@@ -355,7 +345,6 @@ def measured_in_turns(
             if result.iter_step[number + 1] % block == 0:
                 energies_j[number] += mixed * (energies_j[number + 1] - energies_j[number])
     window = beliefs.take(results, schedules, turns)
-    assert window is not None
     return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, block)
 
 
@@ -409,7 +398,6 @@ def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy() -> None:
     schedules = model.schedules(plan)
     results = results_of(beliefs, schedules, turns=ROUND, count=8, factors=[0.05] * 8)
     window = beliefs.take(results, schedules, ROUND)
-    assert window is not None
     assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, 1).saved.error)
 
 

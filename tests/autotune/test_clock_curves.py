@@ -1,7 +1,5 @@
 """Curves from a few measured points: what they say between and beyond them, and how sure they are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What planner and judge get to know of curves, and how they look at what is uncertain."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -40,9 +38,7 @@ MEASURED = st.sets(st.sampled_from(CLOCKS[1:]), max_size=3).map(lambda low: sort
 
 @settings(max_examples=25)
 @given(MEASURED, st.lists(st.tuples(st.sampled_from(CLOCKS), st.floats(-2, 2)), max_size=4))
-def test_what_is_added_and_taken_away_of_one_clock_has_no_error(
-    clocks: list[int], parts: list[tuple[int, float]]
-) -> None:
+def test_what_is_added_and_taken_of_one_clock_has_no_error(clocks: list[int], parts: list[tuple[int, float]]) -> None:
     curves = curves_of({FORWARD: clocks})
     shares: dict[tuple[Kind, int], float] = {}
     for sign in (1, -1):

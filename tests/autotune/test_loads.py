@@ -1,7 +1,5 @@
 """What the model of durations finds in windows that are drawn from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the monitor of a job notices, and what it does not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 
@@ -43,8 +41,8 @@ def first_alarm(
     expected_s: Mapping[int, float] | None = None,
     most: int = 200,
     seed: int = 1,
-) -> tuple[int, Mapping[int, float]]:
-    """The first step after which something has changed, and the stragglers then."""
+) -> tuple[int, Mapping[int, float]] | None:
+    """The first step after which something has changed, and the stragglers then; None if nothing has."""
     monitor, rng = monitor_of(pipelines, scatter), random.Random(seed)
     if expected_s is not None:
         monitor.expect(in_all_turns(expected_s), scatter)
@@ -52,15 +50,13 @@ def first_alarm(
         stragglers = monitor.add(times_of(step, pipelines, scatter, rng, slowdown), known or {})
         if stragglers is not None:
             return step, stragglers
-    raise AssertionError(f"no alarm within {most} iterations")
+    return None
 
 
 @pytest.mark.parametrize("pipelines", [1, 2, 8])
 @pytest.mark.parametrize("scatter", [0.0, 0.003, 0.02, 0.08])
 def test_independent_noise_is_no_change(pipelines: int, scatter: float) -> None:
-    monitor, rng = monitor_of(pipelines, scatter), random.Random(pipelines)
-    for step in range(20_000 // pipelines):
-        assert monitor.add(times_of(step, pipelines, scatter, rng), {}) is None, step
+    assert first_alarm(pipelines, scatter, lambda *_: 1.0, most=20_000 // pipelines, seed=pipelines) is None
 
 
 @pytest.mark.parametrize("pipelines", [2, 3, 8])
@@ -87,9 +83,7 @@ def test_single_pauses_of_the_machine_are_no_change() -> None:
     def pauses(pipeline: int, step: int) -> float:
         return 1.5 if step % 10 == 9 and step // 10 % 4 == pipeline else 1.0
 
-    monitor, rng = monitor_of(4, 0.003), random.Random(3)
-    for step in range(400):
-        assert monitor.add(times_of(step, 4, 0.003, rng, pauses), {}) is None
+    assert first_alarm(4, 0.003, pauses, most=400, seed=3) is None
 
 
 @pytest.mark.parametrize("change", [0.95, 1.05])
@@ -120,11 +114,9 @@ def test_a_straggler_that_becomes_slower_is_followed() -> None:
 
 
 def test_a_straggler_as_slow_as_expected_is_no_alarm() -> None:
-    monitor, rng = monitor_of(3, 0.003), random.Random(4)
-    monitor.expect(in_all_turns({0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}), 0.003)
-    for step in range(1000):
-        times = times_of(step, 3, 0.003, rng, lambda pipeline, _: 1.2 if pipeline == 2 else 1.0)
-        assert monitor.add(times, {2: 1.2}) is None
+    expected_s = {0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}
+    slowdown = lambda pipeline, _: 1.2 if pipeline == 2 else 1.0  # noqa: E731
+    assert first_alarm(3, 0.003, slowdown, {2: 1.2}, expected_s, most=1000, seed=4) is None
 
 
 def test_a_pipeline_that_reports_nothing_does_not_keep_stragglers_from_being_found() -> None:

@@ -1,7 +1,5 @@
 """From results to what is known of each instruction at each clock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from io import StringIO
 from statistics import fmean

@@ -1,7 +1,5 @@
 """One job is scheduled from what its folder holds, and from nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -26,9 +24,7 @@ class Exploding(FrequencyScheduler):
         yield []
 
 
-def test_every_rank_gets_its_schedule_once_all_are_there_and_missing_ones_are_named(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_every_rank_gets_its_schedule_once_all_are_there_missing_ones_are_named(tmp_path: Path, clock: Clock) -> None:
     folder, infos = make_job(tmp_path / "pfo", 4), rank_infos(4)
     job = Job(folder, clock, **by_plan(tmp_path, 4, 3, 1200))
     register(folder, [infos[0], infos[2]])
@@ -39,13 +35,10 @@ def test_every_rank_gets_its_schedule_once_all_are_there_and_missing_ones_are_na
     register(folder, infos)
     assert job.poll(2).coordinator.state == "running"
     for rank, schedule in schedules_of(folder, infos).items():
-        assert schedule is not None
         assert schedule.frequencies == one_f_one_b(rank, 4, 3, 1200)
 
 
-def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_job_that_is_switched_off_gets_a_schedule_once_it_is_on_again(folder: JobFolder, clock: Clock) -> None:
     job, switch = Job(folder, clock), OffSwitch(folder.files)
     switch.turn_off(folder.job_id)
     job.poll(10)
@@ -56,9 +49,7 @@ def test_a_job_that_is_switched_off_gets_no_schedule_and_one_when_it_is_on_again
     assert (job.numbers, job.coordinator.message) == ([0], "")
 
 
-def test_the_last_schedule_stays_when_the_scheduler_is_done_and_dumps_are_in_zeus_format(
-    folder: JobFolder, clock: Clock, tmp_path: Path
-) -> None:
+def test_the_last_schedule_stays_and_dumps_are_in_zeus_format(folder: JobFolder, clock: Clock, tmp_path: Path) -> None:
     job = Job(folder, clock, scheduler=ThreeSteps, dump_data=True, dump_dir=tmp_path / "dump").poll()
     for number in range(3):
         job.measure(number)
@@ -79,9 +70,7 @@ def test_late_ranks_are_left_out_where_their_stage_has_others(job: Job) -> None:
 
 
 @pytest.mark.parametrize("later", [0, 50], ids=["no newer record comes", "a newer record comes"])
-def test_a_schedule_starts_far_enough_ahead_for_all_ranks_also_after_a_takeover(
-    folder: JobFolder, clock: Clock, later: int
-) -> None:
+def test_a_schedule_starts_far_enough_ahead_also_after_a_takeover(folder: JobFolder, clock: Clock, later: int) -> None:
     """The record that a new coordinator finds may be old: the ranks have run many steps since."""
     write_step(folder, 500, iter_time_s=0.1)
     job = Job(folder, clock, scheduler=ThreeSteps)
@@ -115,7 +104,7 @@ def of_another_attempt(root: Path) -> JobFolder:
 
 
 def of_ranks(pp: int = 1, **fields: object) -> Callable[[Path], JobFolder]:
-    return lambda root: register(make_job(root, pp, **fields))  # type: ignore[arg-type]
+    return lambda root: register(make_job(root, pp, **fields))
 
 
 BREAKS: dict[str, tuple[Callable[[Path], JobFolder], Callable[[Path], dict[str, Any]], str]] = {
@@ -145,9 +134,7 @@ def test_a_person_can_take_over_from_a_broken_scheduler(folder: JobFolder, clock
     assert (job.coordinator.state, job.mhz) == ("running", 1200)
 
 
-def test_a_job_of_its_own_rank_0_is_left_to_it_and_a_deposed_coordinator_writes_nothing(
-    tmp_path: Path, folder: JobFolder, clock: Clock
-) -> None:
+def test_nothing_is_written_for_a_job_of_rank_0_or_if_deposed(tmp_path: Path, folder: JobFolder, clock: Clock) -> None:
     own = Job(register(make_job(tmp_path, 1, coordination="local")), clock).poll()
     assert not own.coordinator.is_mine
     for job in (own, Job(folder, clock, around={"still_leads": lambda: False}).poll(3)):
@@ -155,9 +142,7 @@ def test_a_job_of_its_own_rank_0_is_left_to_it_and_a_deposed_coordinator_writes_
         assert job.numbers == []
 
 
-def test_a_schedule_that_was_not_announced_is_published_again_with_a_later_first_step(
-    folder: JobFolder, clock: Clock
-) -> None:
+def test_a_schedule_that_was_not_announced_is_published_again_for_later(folder: JobFolder, clock: Clock) -> None:
     """Its coordinator died after the commit; by now, the step at which all ranks were to switch may have passed."""
     job = Job(folder, clock, scheduler=ThreeSteps).poll()
     before = job.current
@@ -186,13 +171,11 @@ def test_a_new_coordinator_goes_on_from_the_announced_schedule_though_an_old_lis
     assert job.current.number == 1
 
 
-def forged(generation: int, number: int) -> bytes:
-    header = Header("current", "attempt", "another user")
-    return encode(header, bodies.CurrentBody(generation=generation, number=number, state="running"))
-
-
+HEADER = Header("current", "attempt", "another user")
 FORGED = {
-    f"generation {generation}, number {number}": forged(generation, number)
+    f"generation {generation}, number {number}": encode(
+        HEADER, bodies.CurrentBody(generation=generation, number=number, state="running")
+    )
     for generation in (0, 1, 2, 999_999_999)
     for number in (-1, 0, 7, 999_999_999)
 }
@@ -213,5 +196,4 @@ def test_a_schedule_goes_into_force_under_the_next_number_where_another_user_has
     job.yaml("all: 0\n", seconds=30)
     assert job.current.generation == 1
     assert job.current.number > 1
-    assert job.current.source is not None
     assert job.current.source.kind == "yaml"

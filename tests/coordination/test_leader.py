@@ -1,7 +1,5 @@
 """Daemons that lead, resign and wake up, in a real directory and on a virtual clock."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 
@@ -38,12 +36,6 @@ def claim(shared: SharedDirectory, generation: int) -> None:
     assert shared.leaders.claim(leader_body(generation))
 
 
-def heartbeat(shared: SharedDirectory) -> bodies.DaemonBody:
-    body = shared.read_daemon()
-    assert body is not None
-    return body
-
-
 def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
     for gap_s in gaps_s:
         leader.poll()
@@ -65,7 +57,7 @@ def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later
         for _ in range(3):
             with pytest.raises(StoreError):
                 leader.poll()
-    assert look(leader, clock, 0.5) == heartbeat(shared).generation == 1
+    assert look(leader, clock, 0.5) == shared.read_daemon().generation == 1
 
 
 def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_says_no_goodbye(
@@ -76,11 +68,11 @@ def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_say
     assert look(second, clock, 1) == 0
     assert caplog.text.count("start both with the same scheduler") == 1
     first.resign()
-    assert heartbeat(shared).stopped
+    assert shared.read_daemon().stopped
     assert look(second, clock, 1) == 2
     claim(shared, 3)
     second.resign()
-    assert not heartbeat(shared).stopped
+    assert not shared.read_daemon().stopped
 
 
 def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clock: Clock) -> None:
@@ -99,9 +91,7 @@ def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clo
         ([600.0, 0.5, 0.5], False),
     ],
 )
-def test_a_silent_leader_is_replaced_after_the_lease(
-    shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool
-) -> None:
+def test_silent_leaders_lose_the_lease(shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool) -> None:
     claim(shared, 1)
     shared.write(daemon_body(7))
     assert leads_after(daemon(shared, clock), clock, *gaps_s) == leads
@@ -124,9 +114,7 @@ def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory,
 
 
 @pytest.mark.parametrize("lease_s", [0.2, 1.0, 3.0, 600.0])
-def test_a_leader_beats_three_times_in_a_lease_and_once_a_second_at_least(
-    shared: SharedDirectory, clock: Clock, lease_s: float
-) -> None:
+def test_a_leader_beats_thrice_a_lease_and_each_second(shared: SharedDirectory, clock: Clock, lease_s: float) -> None:
     leader = daemon(shared, clock, lease_s)
     leader.poll()
     assert leader.next_look_at <= clock.now, "the first heartbeat is due at once"

@@ -1,7 +1,5 @@
 """Plan inputs: the calls that schedulers get, also after a restart; how often hosts poll, and when schedules start."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,13 +22,10 @@ TARGET = "target: {slowdown: 1.1}\n"
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["at once", "while no daemon ran"])
-def test_a_target_in_the_yaml_reaches_the_scheduler_which_goes_on_deciding_and_is_removed_with_it(
-    job: Job, restarts: bool
-) -> None:
+def test_a_target_in_the_yaml_reaches_the_scheduler_and_is_removed_with_it(job: Job, restarts: bool) -> None:
     job.yaml("target: {power: 18000}\n")
     assert job.mhz == 1260
     source = job.current.source
-    assert source is not None
     assert (source.kind, source.plan_inputs.target) == ("scheduler", Target(power=18000))
     assert job.yaml_status["state"] == "applied by the scheduler"
     assert job.yaml_status["schedule_number"] == 1
@@ -77,9 +72,7 @@ def test_a_plan_for_a_straggler_needs_heartbeats_and_other_schedules_need_none(j
     assert job.numbers == [0, 1, 2], "a heartbeat is not a new schedule"
 
 
-def test_while_a_scheduler_plans_for_long_its_schedule_gets_a_longer_lease(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scheduler_that_plans_for_long_gets_a_longer_lease(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def plans_for_long(self: ReactingScheduler, plan_inputs: PlanInputs) -> None:
         job.clock.now += 100
         FrequencyScheduler.react(self, plan_inputs)
@@ -137,9 +130,7 @@ def test_the_policy_gets_no_results_of_a_check_and_goes_on_with_its_schedule(che
 
 
 @pytest.mark.parametrize(("after", "assessed"), [(-1, False), (0, True)])
-def test_iterations_of_a_check_tell_of_no_straggler_but_those_after_it_do(
-    checking: Job, after: int, assessed: bool
-) -> None:
+def test_iterations_of_a_check_tell_of_no_straggler_later_ones_do(checking: Job, after: int, assessed: bool) -> None:
     checking.iterate(checking.index(1).until + after, 1, 1.5, 1.5)
     assert (checking.current.number == 2) == assessed
 
@@ -155,9 +146,7 @@ def edit(job: Job) -> float:
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["the same daemon", "another daemon"])
-def test_hosts_of_a_calm_job_poll_rarely_and_a_schedule_after_that_gives_them_the_time(
-    folder: JobFolder, clock: Clock, restarts: bool
-) -> None:
+def test_calm_hosts_poll_rarely_and_a_schedule_waits_for_them(folder: JobFolder, clock: Clock, restarts: bool) -> None:
     job = Job(folder, clock, scheduler="Manual", around=REMOTE)
     assert job.steps(10).poll_s == 0
     assert job.steps(int(CALM_AFTER_S)).poll_s == 10
@@ -184,9 +173,7 @@ def current(poll_s: float) -> bodies.CurrentBody:
 
 @settings(max_examples=50)
 @given(st.integers(1, 1_000_000), st.booleans(), st.lists(st.tuples(st.floats(0, 100), st.booleans()), max_size=20))
-def test_every_host_polls_within_the_lead_of_a_schedule(
-    world_size: int, remote: bool, course: list[tuple[float, bool]]
-) -> None:
+def test_hosts_poll_within_a_schedules_lead(world_size: int, remote: bool, course: list[tuple[float, bool]]) -> None:
     """A host that polled just before the schedule was written polls again after the pace that it knew then."""
     pace, now = PollPace(1.0, remote=remote, adapts=True, now=0.0), 0.0
     known: list[tuple[float, float]] = [(0.0, 0.0)]  # (since when, poll_s)
@@ -203,9 +190,7 @@ def test_every_host_polls_within_the_lead_of_a_schedule(
 
 
 @pytest.mark.parametrize("poll_s", [0.25, 2.0, 60.0])
-def test_a_schedule_starts_when_the_host_that_polls_most_rarely_has_it(
-    tmp_path: Path, clock: Clock, poll_s: float
-) -> None:
+def test_a_schedule_starts_when_the_host_that_polls_least_has_it(tmp_path: Path, clock: Clock, poll_s: float) -> None:
     """The daemon may run on the file server, where the directory lies on a local disk, or hosts have a setting."""
     folder = make_job(tmp_path, 1, 2)
     first, second = rank_infos(1, 2)

@@ -1,11 +1,9 @@
 """What ranks measured: awaited, lost and measured again, left out; after a restart, what was published stays in force
 and is what the results belong to, however the new scheduler plans."""
 
-from __future__ import annotations
-
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,9 +32,7 @@ class MeasuresDefaultClocks(ReactingScheduler):
 
 
 @pytest.mark.parametrize("come", [True, False], ids=["orders come", "orders never come"])
-def test_results_of_a_measuring_window_wait_a_limited_time_for_orders_that_a_listing_does_not_show_yet(
-    folder: JobFolder, clock: Clock, come: bool
-) -> None:
+def test_results_wait_a_limited_time_for_orders_not_listed_yet(folder: JobFolder, clock: Clock, come: bool) -> None:
     job = Job(folder, clock, scheduler=MeasuresDefaultClocks).poll()
     job.measure(0, seconds=60)
     assert ReactingScheduler.calls == []
@@ -261,32 +257,22 @@ class Settles(FrequencyScheduler):
         kept = schedules_at(self.rank_infos, 1200)
         yield ScheduleRequest(kept, "run", "to be measured")
         for number, purpose in enumerate(Settles.goes_on):
-            yield ScheduleRequest(schedules_at(self.rank_infos, 1005 - 15 * number), purpose)  # type: ignore[arg-type]
+            yield ScheduleRequest(schedules_at(self.rank_infos, 1005 - 15 * number), purpose)
         while True:
             yield ScheduleRequest(kept, "run", "kept", converged=True)
 
 
-@pytest.fixture
-def otherwise(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets schedulers plan otherwise from now on, as another release does."""
-    before = ReactingScheduler._for_plan_inputs
-
-    def other(self: ReactingScheduler, yielded: ScheduleRequest) -> ScheduleRequest:
-        request = before(self, yielded)
-        lower = [
-            schedule.model_copy(update={"frequencies": [(name, mhz - 300) for name, mhz in schedule.frequencies]})
-            for schedule in request.schedules
-        ]
-        return ScheduleRequest(lower, request.purpose)
-
-    return lambda: monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", other)
-
-
 @pytest.mark.parametrize("news", ["results", "target"])
 def test_after_a_restart_with_a_scheduler_that_plans_otherwise_only_news_bring_the_new_plan(
-    job: Job, otherwise: Callable[[], None], news: str
+    job: Job, monkeypatch: pytest.MonkeyPatch, news: str
 ) -> None:
-    otherwise()
+    before = ReactingScheduler._for_plan_inputs
+
+    def otherwise(self: ReactingScheduler, yielded: ScheduleRequest) -> ScheduleRequest:
+        request = before(self, yielded)
+        return replace(request, schedules=schedules_at(INFOS, request.schedules[0].frequencies[0][1] - 300))
+
+    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", otherwise)
     for _ in range(2):
         job.restart()
         job.poll(10)
@@ -298,9 +284,7 @@ def test_after_a_restart_with_a_scheduler_that_plans_otherwise_only_news_bring_t
     assert job.mhz == 1410 - (15 if news == "results" else 150) - 300
 
 
-def test_replayed_results_are_booked_under_the_clocks_that_ran(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_results_are_of_clocks_used(folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(folder, clock, scheduler=Books)
     job.tell_orders()
     job.poll(15)
@@ -348,9 +332,7 @@ def test_a_history_without_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_after_another_order_of_instructions_the_scheduler_begins_from_nothing(
-    folder: JobFolder, clock: Clock, restarts: bool
-) -> None:
+def test_after_another_order_the_scheduler_begins_from_nothing(folder: JobFolder, clock: Clock, restarts: bool) -> None:
     job = Job(folder, clock, scheduler=OfOrders)
     job.tell_orders()
     job.poll(15)

@@ -1,7 +1,5 @@
 """What the site's file allows jobs to do, which files a daemon reads for a job, and what its messages show of them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path
@@ -80,9 +78,7 @@ def test_no_content_raises_anything_but_the_one_problem(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("asked_for", ["auto", "local"])
-def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
-    tmp_path: Path, clock: Clock, asked_for: str
-) -> None:
+def test_under_daemon_only_a_daemon_claims_a_job_and_not_rank_0(tmp_path: Path, clock: Clock, asked_for: str) -> None:
     job = Job(register(make_job(tmp_path, 1, coordination=asked_for)), clock)
     for kind in ("local", "daemon"):
         job.restart(around={"kind": kind, "site": lambda: DAEMON_ONLY})
@@ -92,14 +88,6 @@ def test_under_daemon_only_rank_0_does_not_claim_its_job_and_a_daemon_does(
 
 
 SECRET = "password hunter2"
-
-
-@pytest.fixture
-def private(tmp_path: Path) -> Path:
-    """A file of the daemon's user, outside of the shared directory."""
-    path = tmp_path / "private.yaml"
-    path.write_text(f"{SECRET}: [1\n")
-    return path
 
 
 def job_with(tmp_path: Path, clock: Clock, solution_path: Any) -> Job:
@@ -129,11 +117,11 @@ def everything_in(folder: JobFolder) -> str:
     ],
 )
 def test_what_a_job_may_not_name_is_refused_and_its_content_is_not_shown(
-    tmp_path: Path, private: Path, clock: Clock, caplog: pytest.LogCaptureFixture, path: Any, said: str
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, path: Any, said: str
 ) -> None:
-    other = make_job(tmp_path / "pfo", 1)
-    for name in ("notes.yaml", "notes.py"):
-        (other.location / name).write_text(f"{SECRET}: [1\n")
+    other, private = make_job(tmp_path / "pfo", 1), tmp_path / "private.yaml"  # outside of the shared directory
+    for secret in (private, other.location / "notes.yaml", other.location / "notes.py"):
+        secret.write_text(f"{SECRET}: [1\n")
     path = path.format(private=private, other=other.path) if isinstance(path, str) else path
     job = job_with(tmp_path, clock, path)
     (job.folder.location / "in_job.yaml").symlink_to(private)
@@ -162,9 +150,7 @@ def test_a_plan_in_the_shared_directory_is_run(tmp_path: Path, clock: Clock, abs
     assert job.poll(4).mhz == 1200
 
 
-def test_the_operator_of_a_daemon_and_a_job_that_schedules_itself_may_name_any_file(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_daemons_operator_and_a_job_that_schedules_itself_may_name_any_file(tmp_path: Path, clock: Clock) -> None:
     plan = by_plan(tmp_path, 1, 1, 1200)
     assert Job(register(make_job(tmp_path / "pfo", 1)), clock, **plan).poll(4).mhz == 1200
     own = job_with(tmp_path, clock, plan["scheduler_args"]["solution_path"])

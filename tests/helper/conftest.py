@@ -1,7 +1,5 @@
 """A host with a helper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

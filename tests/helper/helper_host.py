@@ -1,7 +1,5 @@
 """A host's helper in a thread of the test, and clients of its ranks, over real sockets."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from pathlib import Path
@@ -79,7 +77,7 @@ class Helper(Around):
 def joining(job: dict[str, str], info: RankInfo, nonce: str = "n", name: int | None = None) -> messages.JoinJob:
     """The request of a rank to join, of an earlier helper if that had a name."""
     body = {"rank_info": info.model_dump(), "nonce": nonce}
-    return messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=name)  # type: ignore[arg-type]
+    return messages.JoinJob(attempt="a", **job, rank_body=body, helper_name=name)
 
 
 class Host:
@@ -112,8 +110,8 @@ class Host:
             done(operation, *how)
             self.handled.append(operation)
 
-        self.state.message_arrived = note_message  # type: ignore[method-assign]
-        self.state.operation_done = note_operation  # type: ignore[method-assign,assignment]
+        self.state.message_arrived = note_message
+        self.state.operation_done = note_operation
         self.thread = threading.Thread(target=self.loop.serve, args=(server,), daemon=True)
         self.thread.start()
         self.clients: list[HelperClient] = []

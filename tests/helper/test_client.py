@@ -1,7 +1,5 @@
 """Which process starts a helper, and at which address, whoever else is on the host."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os
@@ -57,7 +55,6 @@ def starters(clients: list[HelperClient]) -> list[HelperClient]:
 def die(clients: list[HelperClient]) -> None:
     """The helper of these ranks is killed."""
     (starter,) = starters(clients)
-    assert starter.process is not None
     starter.process.kill()
     starter.process.wait()
     for each in clients:
@@ -70,9 +67,7 @@ def answers(client: HelperClient) -> bool:
     return isinstance(client.wait_for(messages.Joined, HANGS_AFTER_S), messages.Refused)
 
 
-def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_died(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_starts_the_helper_and_any_rank_its_next_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_OTHERS_LATER_S", 0.0)
     clients = [make(rank) for rank in (4, 5, 6)]
     assert len(starters(clients)) == 1
@@ -84,9 +79,7 @@ def test_one_of_the_ranks_starts_the_helper_and_any_one_replaces_it_when_it_has_
     assert all(each.revive([]) and answers(each) for each in clients)
 
 
-def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once_however_late_its_next_step_comes(
-    make: Make,
-) -> None:
+def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once(make: Make) -> None:
     client = make(0)
     die([client])
     assert client.revive([])
@@ -102,9 +95,7 @@ def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make) -> None:
     assert starters(clients) == [clients[0]]
 
 
-def test_helpers_that_die_again_and_again_are_started_ever_more_rarely(
-    make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_helpers_that_die_often_are_started_rarely(make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     client = make(0)
     die([client])
     started_s: list[float] = []
@@ -163,7 +154,6 @@ def squat(name: str, uid: int | None, listens: bool) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", code, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "has it\n"
     return process
 

@@ -1,38 +1,27 @@
 """The helper while the directory or a file hangs, refuses or holds damaged records: waits end, and nothing is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helper_host import Host
-from jobs import instead_of, rank_infos, results_by_rank
+from jobs import instead_of, rank_body, rank_infos, results_by_rank
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.coordination import Coordinator
-from pfo_fs.errors import CoordinationError, StoreError
+from pfo_fs.errors import CoordinationError, NotShared, StoreError, StoreUnavailable
 from pfo_fs.helper import operations as op
-from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.power_limit_files import carry_out
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, SharedDirectory, bodies
 
 
-def measurement(rank: int, number: int) -> messages.MeasurementReport:
-    result = {"rank": rank, "iter_time": [1.0], "iter_energy": [2.0]}
-    return messages.MeasurementReport(number=number, first_step=3, result=result)
-
-
 @pytest.mark.parametrize("how", ["hangs", "refuses"])
-def test_a_directory_that_hangs_or_refuses_for_long_means_default_clocks_until_it_answers(
-    host: Host, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_directory_without_answer_means_default_clocks(host: Host, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     answers = threading.Event()
 
     def silent(read: Callable[[], bodies.CurrentBody | None], _: object) -> bodies.CurrentBody | None:
@@ -84,7 +73,8 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
     try:
         assert plans.wait(HANGS_AFTER_S)
         host.join(client, job, info)
-        client.send(measurement(0, 0))
+        result = {"rank": 0, "iter_time": [1.0], "iter_energy": [2.0]}
+        client.send(messages.MeasurementReport(number=0, first_step=3, result=result))
         wait_for(lambda: list(results_by_rank(host.folder(job), 0)) == [0], what="the result")
     finally:
         may_go_on.set()
@@ -100,15 +90,11 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(ho
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
     assert host.resets == [messages.GpuToReset("simulated:x")]
-    end = host.folder(job).read(bodies.EndBody)
-    assert end is not None
-    assert end.reason == "crashed"
+    assert host.folder(job).read(bodies.EndBody).reason == "crashed"
 
 
 @pytest.mark.parametrize("has_a_directory", [False, True])
-def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_none(
-    tmp_path: Path, has_a_directory: bool
-) -> None:
+def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Path, has_a_directory: bool) -> None:
     rank_0, other = Host(tmp_path / "shared"), Host(tmp_path / "not mounted")
     if has_a_directory:
         SharedDirectory(Files(other.root, create=True)).make_folders()
@@ -120,57 +106,21 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused_and_makes_non
     other.close()
 
 
-# ---- profiles of power limits, with files that hang, and with real ones
+def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = op.DirectoryOperations(tmp_path / "pfo", "node1:1", "Manual")
+
+    def lost(path: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    joins = op.RegisterRanks((rank_body(),), "job", "attempt", "", again=False)
+    with pytest.raises(NotShared):
+        own.execute(joins)
+    monkeypatch.setattr(op.os, "stat", lost)
+    with pytest.raises(StoreUnavailable, match="not connected"):
+        own.execute(joins)
 
 
-class HangingFiles:
-    """Each request hangs until the test lets it go."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Semaphore(0)
-        self.may_end = threading.Event()
-        self.done: list[Any] = []
-
-    def execute(self, operation: Any) -> Any:
-        if isinstance(operation, op.OpenDirectory):
-            return True
-        self.begun.release()
-        self.may_end.wait()
-        self.done.append(operation)
-        return [m.ProfileSaved()]
-
-
-@pytest.fixture
-def files() -> Iterator[HangingFiles]:
-    files = HangingFiles()
-    yield files
-    files.may_end.set()
-
-
-@pytest.fixture
-def client(files: HangingFiles, tmp_path: Path) -> Iterator[HelperClient]:
-    host = Host(tmp_path, files)
-    yield host.client(0)
-    files.may_end.set()
-    host.close()
-
-
-def test_training_is_told_of_a_profile_when_it_is_written(client: HelperClient, files: HangingFiles) -> None:
-    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
-    client.send(m.SaveProfile(path="/p.json", content=b"2", replace=True))
-    assert files.begun.acquire(timeout=HANGS_AFTER_S)
-    assert client.wait_for(m.ProfileSaved, 0.1) is None
-    files.may_end.set()
-    for _ in range(2):
-        assert client.wait_for(m.ProfileSaved, HANGS_AFTER_S) is not None
-    assert [operation.content for operation in files.done] == [b"1", b"2"]
-
-
-def test_files_of_a_trainer_that_is_killed_are_written(client: HelperClient, files: HangingFiles) -> None:
-    client.send(m.SaveProfile(path="/p.json", content=b"1", replace=True))
-    client.close()
-    assert files.begun.acquire(timeout=HANGS_AFTER_S)
-    files.may_end.set()  # the fixture waits for the end of the helper
+# ---- profiles of power limits
 
 
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:

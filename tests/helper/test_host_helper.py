@@ -1,7 +1,5 @@
 """The host's helper, and the training process's side of it, over real sockets; which process schedules a new job."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -31,9 +29,7 @@ def test_a_client_without_the_token_is_hung_up_on(host: Host) -> None:
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_a_host_registers_how_often_it_looks_for_a_schedule(
-    host: Host, monkeypatch: pytest.MonkeyPatch, is_local: bool
-) -> None:
+def test_a_host_registers_how_often_it_polls(host: Host, monkeypatch: pytest.MonkeyPatch, is_local: bool) -> None:
     """The daemon may see another kind of file system: it may run on the file server."""
     monkeypatch.setattr("pfo_fs.helper.operations.is_local", lambda _: is_local)
     _, folder = host.start(2)
@@ -72,8 +68,7 @@ def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host
 
 
 @pytest.mark.parametrize(
-    ("before", "reason"),
-    [("nothing", "crashed"), ("goodbye", "finished"), ("SIGTERM", "terminated")],
+    ("before", "reason"), [("nothing", "crashed"), ("goodbye", "finished"), ("SIGTERM", "terminated")]
 )
 def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: Host, before: str, reason: str) -> None:
     (client,), folder = host.start()
@@ -83,9 +78,7 @@ def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: 
         host.loop.post(host.state.terminated)
     client.close()
     host.thread.join(HANGS_AFTER_S)
-    end = folder.read(bodies.EndBody)
-    assert end is not None
-    assert end.reason == reason
+    assert folder.read(bodies.EndBody).reason == reason
 
 
 def test_where_a_launcher_ends_the_other_ranks_because_one_has_crashed_the_job_has_crashed(host: Host) -> None:
@@ -136,7 +129,7 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "policy", "daemon", "chosen", "warning"),
+    ("mode", "site", "daemon", "chosen", "warning"),
     [
         ("local", None, "beats", "local", ""),
         ("local", "coordination: daemon-only", "", "daemon", "default clocks"),
@@ -150,18 +143,12 @@ def test_a_forked_child_does_not_keep_the_connection(host: Host) -> None:
     ],
 )
 def test_which_process_schedules_a_new_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    policy: str | None,
-    daemon: str,
-    chosen: str,
-    warning: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, site: str | None, daemon: str, chosen: str, warning: str
 ) -> None:
     root, now_s = tmp_path / "pfo", 0.0
     shared = SharedDirectory(Files(root, create=True))
-    if policy is not None:
-        (root / "site.yaml").write_text(policy)
+    if site is not None:
+        (root / "site.yaml").write_text(site)
 
     def sleep(seconds: float) -> None:
         nonlocal now_s
@@ -176,7 +163,7 @@ def test_which_process_schedules_a_new_job(
 
     replace_time(monkeypatch, "pfo_fs.helper.operations", monotonic=lambda: now_s, sleep=sleep)
     info = JobInfo(pp_degree=1, dp_degree=1, tp_degree=1, world_size=1)
-    job = bodies.JobBody(job_info=info, coordination=mode)  # type: ignore[arg-type]
+    job = bodies.JobBody(job_info=info, coordination=mode)
     created = DirectoryOperations(str(root), "node1:1", "Manual").execute(CreateJob(job, "attempt"))
     assert isinstance(created, CreatedJob)
     assert created.coordination == chosen

@@ -1,7 +1,5 @@
 """What a helper must know survives the helper."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from clock import Clock
@@ -9,24 +7,12 @@ from fake_helper import FakeClient
 
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.link import HelperLink
-from pfo_fs.ipc.messages import (
-    AllRanks,
-    Goodbye,
-    Joined,
-    JoinJob,
-    LogLine,
-    NewSchedule,
-    OrderSeen,
-    PaceLeaseRenewed,
-    ProblemSeen,
-    Refused,
-    ScheduleApplied,
-)
+from pfo_fs.ipc import messages as m
 
-JOIN = JoinJob(job_id="job", attempt="a", coordination="local", rank_body={})
-RANKS = AllRanks(rank_infos=[])
-GOODBYE = Goodbye(reason="finished")
-ORDER = OrderSeen(instructions=[("forward", None)])
+JOIN = m.JoinJob(job_id="job", attempt="a", coordination="local", rank_body={})
+RANKS = m.AllRanks(rank_infos=[])
+GOODBYE = m.Goodbye(reason="finished")
+ORDER = m.OrderSeen(instructions=[("forward", None)])
 
 
 @pytest.fixture
@@ -41,19 +27,17 @@ def link(client: FakeClient, clock: Clock) -> HelperLink:
     return link
 
 
-def test_a_new_helper_is_told_what_the_dead_one_knew_in_the_same_order_and_goes_on_under_its_name(
-    link: HelperLink, client: FakeClient
-) -> None:
-    for message in (JOIN, RANKS, ScheduleApplied(number=0, step=0, late=False), ORDER):
+def test_a_new_helper_is_told_what_the_dead_one_knew_and_keeps_its_name(link: HelperLink, client: FakeClient) -> None:
+    for message in (JOIN, RANKS, m.ScheduleApplied(number=0, step=0, late=False), ORDER):
         link.send_kept(message)
-    link.send(ProblemSeen(message="not for a new one"))
-    link.send_kept(ScheduleApplied(number=1, step=9, late=False))
-    client.inbox.append(Joined(helper_name=3))
+    link.send(m.ProblemSeen(message="not for a new one"))
+    link.send_kept(m.ScheduleApplied(number=1, step=9, late=False))
+    client.inbox.append(m.Joined(helper_name=3))
     link.poll()
     client.die()
     link.poll()
     join = msgspec.structs.replace(JOIN, helper_name=3)
-    assert client.told_on_revival == [[join, RANKS, ScheduleApplied(number=1, step=9, late=False), ORDER]]
+    assert client.told_on_revival == [[join, RANKS, m.ScheduleApplied(number=1, step=9, late=False), ORDER]]
 
 
 def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warning_says_so(
@@ -62,7 +46,7 @@ def test_a_helper_is_replaced_no_more_often_than_every_two_seconds_and_one_warni
     client.may_revive = False
     client.die()
     tries = []
-    client.revive = lambda joining: tries.append(clock.now) is not None  # type: ignore[method-assign]
+    client.revive = lambda joining: tries.append(clock.now) is not None
     for _ in range(100):
         link.poll()
         clock.now += 0.1
@@ -85,37 +69,36 @@ def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: Help
     def refuse(joining: object) -> bool:
         raise BlockingIOError("too many processes")
 
-    client.revive = refuse  # type: ignore[method-assign]
+    client.revive = refuse
     client.die()
     assert link.poll() == []
 
 
-def test_messages_that_come_without_end_do_not_hold_up_a_step(
-    link: HelperLink, client: FakeClient, clock: Clock
-) -> None:
-    def poll() -> PaceLeaseRenewed:
+def test_messages_without_end_do_not_hold_up_a_step(link: HelperLink, client: FakeClient, clock: Clock) -> None:
+    def poll() -> m.PaceLeaseRenewed:
         clock.now += 0.005
-        return PaceLeaseRenewed(lease_s=1.0)
+        return m.PaceLeaseRenewed(lease_s=1.0)
 
-    client.poll = poll  # type: ignore[method-assign]
+    client.poll = poll
     assert 1 <= len(link.poll()) < 10
 
 
 def test_log_lines_and_refusals_are_logged_and_are_not_for_the_feed(
     link: HelperLink, client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client.inbox.extend([LogLine(level=30, message="from the helper"), Refused(message="no"), NewSchedule(number=1)])
-    assert link.poll() == [NewSchedule(number=1)]
+    client.inbox.extend(
+        [m.LogLine(level=30, message="from the helper"), m.Refused(message="no"), m.NewSchedule(number=1)]
+    )
+    assert link.poll() == [m.NewSchedule(number=1)]
     assert "from the helper" in caplog.text
     assert "no" in caplog.text
 
 
 def test_the_first_schedule_is_put_back_for_the_first_step(link: HelperLink, client: FakeClient) -> None:
-    client.inbox.extend([PaceLeaseRenewed(lease_s=1.0), NewSchedule(number=1)])
+    client.inbox.extend([m.PaceLeaseRenewed(lease_s=1.0), m.NewSchedule(number=1)])
     schedule = link.wait_for_schedule(1.0)
-    assert schedule is not None
     link.put_back(schedule)
-    assert link.poll() == [NewSchedule(number=1), PaceLeaseRenewed(lease_s=1.0)]
+    assert link.poll() == [m.NewSchedule(number=1), m.PaceLeaseRenewed(lease_s=1.0)]
 
 
 def test_a_link_without_a_helper_does_nothing() -> None:
@@ -148,5 +131,5 @@ def test_how_a_helper_ended_is_in_the_warning_and_by_the_next_one_in_the_status(
     client.may_revive = True
     clock.now += 10
     link.poll()
-    problems = [message.message for message in client.sent if isinstance(message, ProblemSeen)]
+    problems = [message.message for message in client.sent if isinstance(message, m.ProblemSeen)]
     assert ["ImportError: libzstd" in text for text in problems] == [True]

@@ -1,14 +1,13 @@
 """What a helper follows and writes: which schedule a host has, whether the directory answers, the progress record of a
 host and the times of iterations, and GPUs whose clock process was stopped by a signal, or has died."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import signal
 import socket
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -62,9 +61,7 @@ pairs = st.tuples(st.sampled_from([0, 1, 2, 999_999_999]), st.sampled_from([-1, 
 
 
 @given(st.lists(st.tuples(st.none() | pairs, st.integers(1, 30)), max_size=6), st.none() | pairs)
-def test_whatever_was_written_before_ranks_follow_what_the_file_says_for_long(
-    earlier: list[tuple[Pair | None, int]], last: Pair | None
-) -> None:
+def test_ranks_follow_what_the_file_says_for_long(earlier: list[tuple[Pair | None, int]], last: Pair | None) -> None:
     ranks = Ranks()
     for current, polls in earlier:
         ranks.see(current, polls)
@@ -105,9 +102,7 @@ def outage(clock: Clock, caplog: pytest.LogCaptureFixture) -> DirectoryHealth:
 FULL = StoreError(errno.ENOSPC, "no space left")
 
 
-def test_an_outage_is_said_when_it_begins_and_when_it_ends(
-    outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outages_and_ends_are_said(outage: DirectoryHealth, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         outage.ended("read", FULL)
         clock.now += 1
@@ -168,9 +163,7 @@ REPORT = ProgressReport(step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_
 def record_of(board: RankBoard, clock: Clock) -> ProgressBody:
     """The next record of progress."""
     clock.now += 100.0
-    record = board.record("")
-    assert record is not None
-    return record
+    return board.record("")
 
 
 @pytest.fixture
@@ -220,9 +213,7 @@ def test_iterations_that_take_the_same_are_written_seldom() -> None:
 @pytest.mark.parametrize(
     ("steps", "throttled"), [([(1, 0, 1.2)], ""), ([(1, 1, 1.0)], ""), ([(1, 0, 1.0)], "thermal slowdown")]
 )
-def test_a_longer_iteration_another_schedule_and_throttling_are_news(
-    steps: list[tuple[int, int, float]], throttled: str
-) -> None:
+def test_longer_steps_schedules_and_throttling_are_news(steps: list[tuple[int, int, float]], throttled: str) -> None:
     log = written((0, 0, 1.0))
     log.add(steps, throttled)
     assert not log.take(100.5), "but not more often than the interval"
@@ -258,17 +249,6 @@ def test_iterations_after_a_change_are_written_soon_so_that_a_straggler_can_be_c
 GPU = messages.GpuToReset("nvml:GPU-3")
 
 
-class Connection:
-    """The helper's end of a connection of process `pid`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        assert (level, option, size) == (socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return struct.pack("3i", self.pid, 0, 0)
-
-
 class ClockHost:
     """A helper with the clock process of rank 3."""
 
@@ -281,7 +261,8 @@ class ClockHost:
         self.hear(2, clocks)
 
     def hear(self, client: int, message: messages.ToHelper) -> None:
-        self.stopped.hear(client, message, Connection(self.process.pid))  # type: ignore[arg-type]
+        peer = {(socket.SOL_SOCKET, socket.SO_PEERCRED, 12): struct.pack("3i", self.process.pid, 0, 0)}
+        self.stopped.hear(client, message, SimpleNamespace(getsockopt=lambda *asked: peer[asked]))
 
     def send(self, number: signal.Signals, then: str) -> None:
         self.process.send_signal(number)

@@ -1,7 +1,5 @@
 """Single decisions of the helper's state."""
 
-from __future__ import annotations
-
 import errno
 from typing import Any
 
@@ -69,7 +67,7 @@ def test_a_gpu_that_a_dead_clock_process_has_left_is_owed_until_it_is_reset_and_
         assert not helper.state.is_idle
         helper.done(record)
         helper.state.gpu_reset(0, gpu, problem)
-    (record,) = helper.passes()  # type: ignore[assignment]
+    (record,) = helper.passes()
     told.append(record.ranks[0])
     assert [(rank.undo_owed, rank.undo_failures) for rank in told] == [(1, 0), (1, 1), (1, 2), (0, 2)]
     assert ["is reset" in rank.error for rank in told] == [False, False, False, True]
@@ -86,9 +84,7 @@ def test_a_helper_sleeps_while_a_progress_record_waits_for_a_file_system_that_ha
 
 
 @pytest.mark.parametrize("error", [None, RecordError("the record is not valid")])
-def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
-    error: RecordError | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_that_is_not_valid_is_dropped(error: RecordError | None, caplog: pytest.LogCaptureFixture) -> None:
     helper = registered()
     (write, *_) = helper.hears(0, m.OrderSeen(instructions=[("forward", None)]))
     helper.done(write, error=error)
@@ -98,9 +94,7 @@ def test_a_record_that_can_never_be_written_is_dropped_with_a_warning(
 @pytest.mark.parametrize(
     ("has_job", "role", "told"), [(False, "clocks", 0), (True, "training", 0), (True, "clocks", 1)]
 )
-def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once_whether_to_hold_default_clocks(
-    has_job: bool, role: Any, told: int
-) -> None:
+def test_only_a_clock_process_that_comes_after_the_job_is_told_at_once(has_job: bool, role: Any, told: int) -> None:
     helper = registered() if has_job else Helper()
     helper.hears(4, m.Hello(rank=1, role=role, token="token"))
     assert helper.told() == [(4, m.ClocksHeld())] * told
@@ -173,7 +167,7 @@ def test_a_rank_that_watches_the_switch_is_told_at_once_and_when_it_changes() ->
     assert helper.hears(3, m.WatchSwitch()) == [op.ReadSwitch()]
     for off, told in [(False, [""]), (False, []), (True, ["off"]), (False, [""])]:
         helper.done(op.ReadSwitch(), op.SwitchFound(off))
-        assert helper.told() == [(3, m.ClocksHeld(why=why)) for why in told]  # type: ignore[arg-type]
+        assert helper.told() == [(3, m.ClocksHeld(why=why)) for why in told]
         helper.passes(9.0)
     helper.hears(4, m.Hello(rank=4, role="training", token="token"))
     helper.hears(4, m.WatchSwitch())

@@ -1,7 +1,5 @@
 """The helper's state under everything that may happen to it, in any order, in virtual time."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from typing import Any
@@ -171,11 +169,13 @@ class HelperMachine(RuleBasedStateMachine, Around):
     @precondition(lambda self: self.running)
     @rule(data=st.data(), publishes=st.booleans())
     def the_worker_comes_back(self, data: Any, publishes: bool) -> None:
-        operation = self.running.pop(0)
         error = data.draw(st.sampled_from(ERRORS))
-        if isinstance(operation, op.OpenDirectory | op.PollSchedule) and isinstance(error, AlreadyClaimed):
+        if isinstance(self.running[0], op.OpenDirectory | op.PollSchedule) and isinstance(error, AlreadyClaimed):
             error = None
-        result: op.Result = None
+        self._carry_out(error, publishes)
+
+    def _carry_out(self, error: PfoError | None = None, publishes: bool = False) -> None:
+        operation, result = self.running.pop(0), None
         if error is None:
             match operation:
                 case op.OpenDirectory():
@@ -227,20 +227,13 @@ class HelperMachine(RuleBasedStateMachine, Around):
         for client in list(self.clock_processes.values()):
             self.tell(self.state.message_arrived, client, m.ClocksReleased())
             self.tell(self.state.client_gone, client)
-        for client in list(self.trainers.values()):
-            self.tell(self.state.client_gone, client)
+        while self.trainers:
+            self.tell(self.state.client_gone, self.trainers.popitem()[1])
         for _ in range(5000):
             if self.resetting:
-                reset = self.resetting.pop(0)
-                self.tell(self.state.gpu_reset, *reset, "")
+                self.tell(self.state.gpu_reset, *self.resetting.pop(0), "")
             elif self.running:
-                operation = self.running.pop(0)
-                result: op.Result = True if isinstance(operation, op.OpenDirectory) else None
-                if isinstance(operation, op.PollSchedule):
-                    result = op.ScheduleFound(None)
-                if isinstance(operation, op.WriteResults):
-                    self.results += [(operation.number, body.result.rank) for body in operation.results]
-                self.tell(self.state.operation_done, operation, result)
+                self._carry_out()
             elif self.state.is_idle and (self.stopped or not self.next_client):
                 break
             else:

@@ -1,7 +1,5 @@
 """A job with clocks from loads in virtual time: rank 0's coordinator decides, all else is simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rank 0's decisions: rows of all ranks in, a clock for each rank out."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -69,9 +67,7 @@ def test_steps_that_are_shorter_than_the_ticks_of_energy_counters_are_compared_i
 @pytest.mark.parametrize("before", [0, 64])
 @pytest.mark.parametrize("every", [2, 4, 8])
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_ranks_that_wait_more_rarely_are_back_at_default_clocks_within_twenty_steps_and_are_told_why(
-    before: int, every: int, ranks: int
-) -> None:
+def test_ranks_that_wait_rarely_are_soon_at_default_clocks_and_told_why(before: int, every: int, ranks: int) -> None:
     job = Ranks(range(ranks))
     job.run(before)
     job.every = every
@@ -248,9 +244,7 @@ def test_a_number_or_an_object_that_cannot_be_a_load_is_a_step_without_one(load:
 
 
 @pytest.mark.parametrize(("heavy", "spread", "saves"), [(1.3, 0.05, 0.04), (1.0, 0.5, 0.0)])
-def test_power_limits_are_held_and_save_where_the_same_rank_is_always_last(
-    heavy: float, spread: float, saves: float
-) -> None:
+def test_power_limits_are_held_and_save_where_one_rank_is_last(heavy: float, spread: float, saves: float) -> None:
     """A limit acts late, so a rank keeps its own for many steps: where each step has another last rank, none is low."""
     ranks = Ranks(range(8), holds=True, spread=spread)
     ranks.heavy = heavy

@@ -1,7 +1,5 @@
 """Loads of micro-batches from what training code has."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

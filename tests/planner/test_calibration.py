@@ -1,7 +1,5 @@
 """Calibration: what was put into iterations is found, and real iterations are predicted."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -93,20 +91,15 @@ def read_measured(path: Path) -> Measured:
     pipeline, times_s = make_pipeline("1f1b", document["pp"], document["num_microbatches"]), []
     for plan in document["plans"]:
         load_s = [fmean(loads_s) for loads_s in plan.get("load_s", ())] or [0.0] * document["pp"]
-        times_s.append(
-            [
-                plan[f"{i.name}_s"][i.stage][i.microbatch] + load_s[i.stage] * (i.name == "forward")
-                for i in pipeline.instructions
-            ]
-        )
+        own_s = [plan[f"{i.name}_s"][i.stage][i.microbatch] for i in pipeline.instructions]
+        loading_s = [load_s[i.stage] * (i.name == "forward") for i in pipeline.instructions]
+        times_s.append(np.add(own_s, loading_s))
     return Measured(pipeline, np.array(times_s).T, np.array([plan["iteration_time_s"] for plan in document["plans"]]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert-huge-uncased", "bloom-3b", "gpt3-xl", "t5-3b", "wide-resnet101_8"])
-def test_real_iterations_that_were_left_out_of_the_fit_are_predicted_within_one_percent(
-    shared_data: Path, model: str
-) -> None:
+def test_real_iterations_that_were_left_out_of_the_fit_are_predicted(shared_data: Path, model: str) -> None:
     (file,) = (shared_data / "measured").glob(f"{model}+*.json")
     measured = read_measured(file)
     fitted = measured.fit(*range(0, len(measured.lengths_s), 2))

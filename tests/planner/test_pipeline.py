@@ -1,23 +1,17 @@
 """Pipelines: the orders of the known schedules, and DAGs given as data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.planner import (
-    Dependency,
-    Instruction,
-    Pipeline,
-    make_pipeline,
-    pipeline_from_torch,
-)
+from pfo_fs.planner import Dependency, Instruction, Pipeline, make_pipeline, pipeline_from_torch
+from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.planner.pipeline_schedules import SCHEDULES
 
 shapes = st.tuples(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6), st.integers(1, 4))
@@ -57,14 +51,8 @@ def test_1f1b_of_two_stages_and_three_microbatches_is_as_in_the_books() -> None:
 
 def test_zb_h1_fills_the_bubble_of_1f1b_with_weight_gradients() -> None:
     def length(pipeline: Pipeline, seconds: dict[str, float]) -> float:
-        ends: dict[int, float] = {}
-        before: dict[int, list[int]] = {}
-        for first, then, _ in pipeline.edges:
-            before.setdefault(then, []).append(first)
-        for node in pipeline.topological:
-            start = max((ends[first] for first in before.get(node, [])), default=0.0)
-            ends[node] = start + seconds[pipeline.instructions[node].name]
-        return max(ends.values())
+        times_s = np.array([[seconds[instruction.name]] for instruction in pipeline.instructions], float)
+        return float(LongestPaths(pipeline.topological, pipeline.edges).ends(times_s).ends_s.max())
 
     plain = length(make_pipeline("1f1b", 4, 12), {"forward": 1, "backward": 2})
     split = length(make_pipeline("zb-h1", 4, 12), {"forward": 1, "backward_input": 1, "backward_weight": 1})

@@ -1,7 +1,5 @@
 """What a planner can be asked for, at the ends of what is possible and one step outside."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
@@ -30,7 +28,7 @@ from pfo_fs.planner import (
 
 def problem_of(schedule: str = "1f1b", stages: int = 4, microbatches: int = 8, **options: float) -> Problem:
     pipeline = make_pipeline(schedule, stages, microbatches)
-    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)  # type: ignore[arg-type]
+    return Problem(pipeline, random_profile(random.Random(5), pipeline, 12), 80.0, **options)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +56,7 @@ def test_a_deadline_one_bit_before_the_fastest_plan_is_taken_for_it(planner: Pla
         ({"power": 1.0}, 1.0, None),
     ],
 )
-def test_what_is_impossible_is_said_with_what_is_possible(
-    planner: Planner, request_: dict[str, float], asked: float, best: str | None
-) -> None:
+def test_what_is_possible_is_said(planner: Planner, request_: dict[str, float], asked: float, best: str | None) -> None:
     with pytest.raises(Impossible) as caught:
         planner.at(**request_)
     assert caught.value.asked == asked
@@ -173,9 +169,7 @@ def test_a_frontier_of_so_many_points_is_refused(planner: Planner, points: int) 
         even_deadlines(planner, points)
 
 
-def test_each_deadline_has_its_plan_however_many_are_planned_at_once(
-    planner: Planner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_deadline_has_its_plan_however_many_there_are(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     deadlines = even_deadlines(planner, 9)
     at_once = list(solve_frontier(planner.problem, [*deadlines[::-1], deadlines[0]]))
     assert [plan.deadline_s for plan in at_once] == deadlines

@@ -1,7 +1,5 @@
 """Profiles: what is read from CSV, and what is refused with row and column."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,9 +105,7 @@ CURVE = {1410: (0.1, 30.0), 1200: (0.112, 26.0), 1005: (0.13, 24.0), 810: (0.16,
 @pytest.mark.parametrize("mhz", CURVE)
 @pytest.mark.parametrize("factor", [0.01, 0.1, 10.0, 100.0])
 @pytest.mark.parametrize("column", [0, 1], ids=["time", "energy"])
-def test_a_value_that_is_ten_times_that_of_its_neighbours_is_refused(
-    tmp_path: Path, mhz: int, factor: float, column: int
-) -> None:
+def test_a_value_of_ten_times_its_neighbours_is_refused(tmp_path: Path, mhz: int, factor: float, column: int) -> None:
     curve = {at: list(values) for at, values in CURVE.items()}
     assert read_profile(write(tmp_path, HEADER + rows_of(curve)))
     curve[mhz][column] *= factor
@@ -162,9 +158,7 @@ def table_of(measured: list[Measurement], power_w: float) -> ClockTable:
 
 
 @given(rows, st.floats(0, 200))
-def test_dropped_options_cost_more_time_and_more_energy_than_one_that_is_kept(
-    measured: list[Measurement], power_w: float
-) -> None:
+def test_dropped_options_cost_more_time_and_energy_than_a_kept_one(measured: list[Measurement], power_w: float) -> None:
     table = table_of(measured, power_w)
     kept = [(table.time_s[0, at], table.cost_j[0, at]) for at in table.options[0]]
     assert kept == sorted(kept)

@@ -1,7 +1,5 @@
 """Fixtures of the tests that run real processes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

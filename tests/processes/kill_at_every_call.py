@@ -4,8 +4,6 @@ Usage: kill_at_every_call.py FOLDER FIRST STEP. Prints a line of JSON for each n
 end, then stops once n is beyond the last call. Forks from one warm process: each n costs two daemons.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -16,47 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from jobs import make_job, rank_infos, register, write_results
+from replaced_calls import Watched
 from running import HANGS_AFTER_S
 
 from pfo_fs.coordination.daemon import Daemon
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, bodies
-from pfo_fs.store.file_systems import SystemCalls
 
-SETTINGS = {
-    "scheduler": "schedulers:ThreeSteps",
-    "poll_interval": 0.01,
-    "lease_timeout": 0.15,
-    "watch": "poll",
-}
+SETTINGS = {"scheduler": "schedulers:ThreeSteps", "poll_interval": 0.01, "lease_timeout": 0.15, "watch": "poll"}
 
 
 CHANGES = ("write", "fsync", "replace", "rename", "link", "unlink", "mkdir")  # after each, another state is left behind
 
 
-class Deadly(SystemCalls):
+class Deadly(Watched):
     """Kills its own process just before the n-th change."""
 
     def __init__(self, at: int) -> None:
-        self.count = 0
-        for name in CHANGES:
-            setattr(self, name, self._wrap(getattr(SystemCalls, name), at))
+        super().__init__()
+        self.left = at
 
-    def _wrap(self, real: Any, at: int) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            if self.count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
+    def around(self, name: str, real: Any, *args: Any, **options: Any) -> Any:
+        self.left -= name in CHANGES
+        if self.left == 0 and name in CHANGES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **options)
 
 
 def start_daemon(root: Path, kill_at: int) -> int:
     pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive a test that timed out
-        daemon = Daemon(Files(root, calls=Deadly(kill_at)), PFOSettings(**SETTINGS))  # type: ignore[arg-type]
+        daemon = Daemon(Files(root, calls=Deadly(kill_at)), PFOSettings(**SETTINGS))
         signal.signal(signal.SIGTERM, lambda *_: daemon.stop())
         daemon.run()
         os._exit(0)

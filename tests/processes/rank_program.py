@@ -4,8 +4,6 @@ The test gives one JSON object: `shared_dir`, `steps`, and what it wants of `PFO
 JSON on standard output. A file named `stop_file` ends the steps, on all ranks at the same one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

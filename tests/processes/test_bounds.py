@@ -1,7 +1,5 @@
 """What one job can take of a real daemon, and what other jobs notice of it."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from itertools import pairwise
@@ -28,9 +26,7 @@ def job_of(root: Path, metadata: str, infos: list[RankInfo]) -> JobFolder:
     return folder
 
 
-def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_on(
-    tmp_path: Path, processes: Processes
-) -> None:
+def test_a_policy_that_ends_its_process_is_reported_and_other_jobs_go_on(tmp_path: Path, processes: Processes) -> None:
     daemon = processes.leader(tmp_path, "--scheduler", "schedulers:Misbehaves")
     infos, said = rank_infos(1), {"a signal": "SIGSEGV", "an exit": "SystemExit: as asked", "": ""}
     jobs = {metadata: job_of(tmp_path, metadata, infos) for metadata in said}
@@ -43,9 +39,7 @@ def test_a_policy_that_ends_its_process_is_said_in_the_status_and_other_jobs_go_
         wait_for(lambda folder=folder: current_of(folder).state == "broken", what="a report about the bad job")
         assert said[metadata] in current_of(folder).message
         wait_for(lambda folder=folder: number_of(folder) == 1, what="default clocks")
-        index = folder.read(bodies.IndexBody, number=1)
-        assert index is not None
-        assert index.files == {}
+        assert folder.read(bodies.IndexBody, number=1).files == {}
     assert daemon.poll() is None
 
 
@@ -86,9 +80,7 @@ def of_files(keys: int) -> str:
     ],
     ids=["lists", "wrong values", "wrong lists", "keys", "wrong keys"],
 )
-def test_a_record_of_very_much_is_refused_before_it_is_parsed_or_at_the_first_wrong_value(
-    body: str, kind: str, said: str
-) -> None:
+def test_a_record_of_very_much_is_refused_early_or_at_its_first_wrong_value(body: str, kind: str, said: str) -> None:
     record = sign({"schema": SCHEMA, "kind": kind, "writer": "w", "body": "@@changed@@"}, body)
     assert len(record) < 8 << 20
     with pytest.raises(RecordError, match=said):
@@ -102,9 +94,7 @@ def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
     return registry
 
 
-def test_results_that_wait_for_a_rank_take_a_bounded_number_of_bytes_and_the_first_pipelines_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_that_wait_for_a_rank_take_a_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     infos = rank_infos(2, dp=8)
     folder = make_job(tmp_path, 2, dp=8)
     register(folder, infos)
@@ -136,19 +126,12 @@ def test_a_policy_gets_few_clocks_at_even_distances_with_the_ends_of_each_rank(t
 def test_ranks_with_more_lists_of_clocks_than_there_are_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
     folder = make_job(tmp_path, 1, dp=100)
     infos = rank_infos(1, dp=100)
-    register(
-        folder,
-        [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos],
-    )
-    job = folder.read_job()
-    assert job is not None
+    register(folder, [info.model_copy(update={"available_frequencies": [1000 + info.rank]}) for info in infos])
     with pytest.raises(PlanError, match="different lists of clocks"):
-        RankRegistry(folder).poll(job.job_info)
+        RankRegistry(folder).poll(folder.read_job().job_info)
 
 
-def test_ranks_with_millions_of_different_instructions_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_with_millions_of_instructions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.coordination.rank_registry.MAX_JOB_INSTRUCTIONS", 50)
     folder, infos = make_job(tmp_path, 8), rank_infos(8)
     registry = registry_of(folder, infos)

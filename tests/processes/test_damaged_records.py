@@ -4,8 +4,6 @@
 training meet several such records at once; each example puts back what lay there before.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -18,39 +16,10 @@ from record_corpus import Place, damaged_records, places, plant
 from running import Processes, wait_for
 from training_job import StartJob
 
-from pfo_fs.store import JobFolder
-
 # Processes that run do not start afresh for each example: to make a failing one smaller would show nothing.
 EXAMPLES = settings(
     max_examples=15, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate], database=None
 )
-
-
-class Damage:
-    """Puts damaged records into a directory in use, and what lay there back.
-
-    Args:
-        root: The directory in use.
-        snapshot: A copy of it, from which the damaged records are made.
-        folder: The job that is damaged.
-        number: Which of its schedules is damaged.
-    """
-
-    def __init__(self, root: Path, snapshot: Path, folder: JobFolder, number: int = 0) -> None:
-        known = [place for place in places(folder, number) if (snapshot / place.path).exists() or place.kind == "end"]
-        self.records = st.lists(damaged_records(snapshot, known), min_size=1, max_size=10)
-        self._root, self._snapshot = root, snapshot
-
-    def do(self, records: list[tuple[Place, bytes]]) -> None:
-        for place, data in records:
-            plant(self._root, place, data)
-
-    def undo(self, records: list[tuple[Place, bytes]]) -> None:
-        for place, _ in records:
-            if (self._snapshot / place.path).exists():
-                plant(self._root, place, (self._snapshot / place.path).read_bytes())
-            else:
-                (self._root / place.path).unlink(missing_ok=True)
 
 
 @pytest.mark.slow
@@ -69,18 +38,22 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
         job.switches()
         wait_for(lambda: list(results_by_rank(job.folder, 1)) == [0, 1], what="results")
         shutil.copytree(root, snapshot)
-        damage = Damage(root, snapshot, job.folder, number=1)
+        known = [place for place in places(job.folder, 1) if (snapshot / place.path).exists() or place.kind == "end"]
         helpers = [line["helper_pid"] for line in job.having("helper_pid") if line["helper_pid"]]
 
         @EXAMPLES
-        @given(records=damage.records)
+        @given(records=st.lists(damaged_records(snapshot, known), min_size=1, max_size=10))
         def check(records: list[tuple[Place, bytes]]) -> None:
-            damage.do(records)
+            for place, data in records:
+                plant(root, place, data)
             job.trains_on(30)
             assert job.is_running
             for pid in helpers:
                 os.kill(pid, 0)
-            damage.undo(records)
+            for place, _ in records:
+                (root / place.path).unlink(missing_ok=True)
+                if (snapshot / place.path).exists():
+                    plant(root, place, (snapshot / place.path).read_bytes())
 
         check()
         assert not with_daemon or daemon.poll() is None

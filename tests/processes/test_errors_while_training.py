@@ -1,8 +1,6 @@
 """An error of pfo-fs while training runs is one warning; the clock goes to its default, and training goes on. A process
 that is forked from training, such as a worker of a data loader, has no part in the job."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
@@ -49,12 +47,7 @@ def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
     ],
 )
 def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
-    make: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    kind: Any,
-    method: str,
-    error: Exception,
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: Any, method: str, error: Any
 ) -> None:
     opt = make()
     train(opt)
@@ -144,7 +137,6 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
     opt._link.close()
     opt._link.client = client
     train(opt)
-    assert opt._clocks.pid is not None
     os.kill(opt._clocks.pid, signal.SIGKILL)
 
     def problems() -> list[ProblemSeen]:
@@ -189,9 +181,7 @@ def marks_of(opt: PFOFileOptimizer) -> list[int]:
 
 
 @pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
-def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_the_job(
-    opt: PFOFileOptimizer, tmp_path: Path, child: str
-) -> None:
+def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimizer, tmp_path: Path, child: str) -> None:
     begin = opt.on_instruction_begin  # as a training loop may have kept it
     run_step(opt, begin)
     if child == "trains within a step":
@@ -210,7 +200,6 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
     assert in_child(do) == (child == "raises")
     assert marks_of(opt) == before
     assert opt._clocks.alive()
-    assert opt._link.client is not None
     assert not opt._link.client.lost
     if child == "trains within a step":
         opt.on_step_end()
@@ -220,8 +209,6 @@ def test_a_forked_child_that_calls_the_optimizer_neither_writes_marks_nor_ends_t
     assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
-def test_training_that_ends_without_a_step_says_what_is_missing(
-    opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_without_a_step_says_what_is_missing(opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture) -> None:
     opt.close()
     assert "training has ended without a step: call on_step_begin()" in caplog.text

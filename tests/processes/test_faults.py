@@ -1,7 +1,5 @@
 """A shared directory that fails, hangs or goes away under a job: training goes on, and no result is lost."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -111,8 +109,8 @@ def test_a_host_that_was_frozen_goes_on_where_it_was(start: Callable[..., Faulty
         for process in everything:
             process.send_signal(signal.SIGSTOP)
         try:
-            beat = leader_record(faulty.root).counter  # type: ignore[union-attr]
-            wait_for(lambda: leader_record(faulty.root).counter >= beat + 6, "heartbeats")  # type: ignore[union-attr]
+            beat = leader_record(faulty.root).counter
+            wait_for(lambda: leader_record(faulty.root).counter >= beat + 6, "heartbeats")
         finally:
             for process in everything:
                 process.send_signal(signal.SIGCONT)

@@ -1,56 +1,84 @@
 """The exchange of schedules between real processes, by gloo."""
 
-from __future__ import annotations
-
-import json
-import subprocess
-import sys
-import tempfile
+import multiprocessing
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import environment
+from running import HANGS_AFTER_S
 
-pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parent
 RANKS = 3
 
 
-def play(**given: Any) -> list[dict[str, Any]]:
-    """Runs the program on all ranks; returns what each of them has reported, rank by rank."""
-    with tempfile.TemporaryDirectory() as results:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
-                *(str(HERE / "broadcast_program.py"), json.dumps({**given, "results": results})),
-            ],
-            env=environment(),
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        files = sorted(Path(results).glob("*.jsonl"))
-        return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+class FailedWork:
+    """A collective that has ended with an error."""
+
+    def wait(self, timeout: Any) -> bool:
+        raise RuntimeError("as asked")
+
+    def is_completed(self) -> bool:
+        return True
 
 
-def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins() -> None:
-    lines = play(steps=40, offers={"1": "x", "2": "y", "20": "z" * 100_000})
-    assert [line["first"] for line in lines if "first" in line] == ["first"] * RANKS
-    arrived = [(line["step"], line["packet"][:3]) for line in lines if "packet" in line]
-    assert len(arrived) % RANKS == 0
-    assert {packet for _, packet in arrived} >= {"y", "zzz"}
-    assert len(set(arrived)) == len(arrived) // RANKS, "each packet at one step"
-    assert not [line for line in lines if "lost" in line]
+def run_rank(rank: int, meeting: str, offers: Mapping[int, str], fails: tuple[int, int], found: Any) -> None:
+    """Steps of 20 ms of a rank, which notes each event; rank 0 makes offers at some steps, an exchange may fail."""
+    from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
+
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    broadcaster = ScheduleBroadcaster(rank)
+    broadcaster.send_first(b"first" if rank == 0 else None)
+    events: list[dict[str, Any]] = [{"rank": rank, "first": broadcaster.step_begin(0, None)}]
+    for step in range(40):
+        if rank == 0 and step in offers:
+            broadcaster.offer(offers[step].encode())
+        if fails == (rank, step):
+            broadcaster._phase, broadcaster._at_step, broadcaster._work = "header", step, FailedWork()
+        packet = broadcaster.step_begin(step, 0.3)
+        if packet is not None:
+            events.append({"rank": rank, "step": step, "packet": packet[:3]})
+        if broadcaster.lost and not any("lost" in event for event in events):
+            events.append({"rank": rank, "step": step, "lost": True})
+        time.sleep(0.02)
+        dist.barrier()
+    broadcaster.close()
+    dist.destroy_process_group()
+    found.put(events)
+
+
+def play(folder: Path, offers: Mapping[int, str], fails: tuple[int, int] = (-1, -1)) -> list[dict[str, Any]]:
+    """Runs all ranks to their end; returns what they have noted."""
+    spawn = multiprocessing.get_context("spawn")
+    found = spawn.Queue()
+    given = str(folder / "meeting"), offers, fails, found
+    ranks = [spawn.Process(target=run_rank, args=(rank, *given)) for rank in range(RANKS)]
+    for rank in ranks:
+        rank.start()
+    events = [event for _ in ranks for event in found.get(timeout=HANGS_AFTER_S)]
+    for rank in ranks:
+        rank.join(HANGS_AFTER_S)
+    assert [rank.exitcode for rank in ranks] == [0] * RANKS, "training ends as always"
+    return events
+
+
+def test_packets_arrive_on_all_ranks_at_the_same_step_and_the_newest_offer_wins(tmp_path: Path) -> None:
+    events = play(tmp_path, {1: "x", 2: "y", 20: "z" * 100_000})
+    assert [event["first"] for event in events if "first" in event] == [b"first"] * RANKS
+    arrived = [(event["step"], event["packet"]) for event in events if "packet" in event]
+    assert {packet for _, packet in arrived} >= {b"y", b"zzz"}
+    assert len(arrived) == RANKS * len(set(arrived)), "each packet at one step"
+    assert not [event for event in events if "lost" in event]
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_an_exchange_that_fails_on_one_rank_is_noticed_by_all_others_within_a_few_steps(rank: int) -> None:
-    lines = play(steps=40, offers={"1": "x"}, fails=[rank, 20])
-    lost = {line["rank"]: line["step"] for line in lines if "lost" in line}
-    assert sorted(lost) == list(range(RANKS))
-    assert lost[rank] == 20
+def test_an_exchange_that_fails_on_one_rank_is_noticed_by_all_others_within_a_few_steps(
+    tmp_path: Path, rank: int
+) -> None:
+    events = play(tmp_path, {1: "x"}, (rank, 20))
+    lost = {event["rank"]: event["step"] for event in events if "lost" in event}
+    assert (sorted(lost), lost[rank]) == (list(range(RANKS)), 20)
     assert max(lost.values()) <= 30
-    assert len([line for line in lines if "done" in line]) == RANKS, "and training ends as always"

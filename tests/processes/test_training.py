@@ -1,7 +1,5 @@
 """Real training processes with real torch.distributed (gloo), coordinated by a daemon or by themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -31,27 +29,14 @@ def test_without_a_daemon_rank_0_schedules_and_all_ranks_switch_at_one_step(star
         job.switches("stages: {0: 1200, 1: 1110}  # typed while it runs\n")
         job.ends()
     folder = job.folder
-    assert folder.read(bodies.ClaimBody).kind == "local"  # type: ignore[union-attr]
+    assert folder.read(bodies.ClaimBody).kind == "local"
     assert folder.numbers(bodies.RanksBody) == [0, 1]
     assert folder.schedule_numbers() == [0, 1]
-    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")  # type: ignore[union-attr]
+    ways = wait_for(lambda: [rank.clock_backend for rank in folder.read(bodies.ProgressBody, name=0).ranks], "progress")
     assert ways == ["simulated", "simulated"]
     wait_for(lambda: list(results_by_rank(folder, 0)) == [0, 1], "what was measured")
     locked = [{line["mhz"] for line in log if line["action"] == "lock"} for log in job.clock_logs().values()]
     assert sorted(map(sorted, locked)) == [[1110], [1200]]
-
-
-@pytest.mark.slow
-def test_with_a_daemon_four_ranks_of_two_replicas_switch_at_one_step(
-    start_job: StartJob, processes: Processes, tmp_path: Path
-) -> None:
-    processes.leader(tmp_path / "pfo")
-    with start_job(4, {"mesh": {"pp": 2, "dp": 2}}) as job:
-        assert {line["coordination"] for line in job.having("coordination")} == {"daemon"}
-        assert job.follows(0) == 0, "the first schedule came before the first step"
-        job.switches()
-        job.ends()
-    assert len([1 for log in job.clock_logs().values() if {"lock"} <= {line["action"] for line in log}]) == 4
 
 
 @pytest.mark.slow
@@ -70,9 +55,7 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
         folder = job.folder
         assert f"state: ended at step {until}" in (folder.location / "schedule.status.yaml").read_text()
         job.ends()
-    index = folder.read(bodies.IndexBody, number=1)
-    assert index is not None
-    assert index.after == 0
+    assert folder.read(bodies.IndexBody, number=1).after == 0
     found = results_by_rank(folder, 1)
     assert [found[rank].result.iter_step[-1] for rank in (0, 1)] == [begin + 80, begin + 80]
     for log in job.clock_logs().values():
@@ -104,9 +87,7 @@ def test_status_knows_no_clock_of_a_gpu_whose_clock_process_was_killed(start_job
         assert "clocks set through: nothing: the clock process has died" in told()
 
 
-def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(
-    start_job: StartJob,
-) -> None:
+def test_a_rank_that_alone_gets_sigterm_is_ended_by_it_at_once_and_its_job_did_not_crash(start_job: StartJob) -> None:
     """As when a launcher ends its ranks: neither the helper nor the clock process gets the signal."""
     with start_job(1, {"mesh": {"pp": 1}}) as job:
         wait_for(lambda: job.of(step=3), "steps")
@@ -122,8 +103,9 @@ def test_a_helper_that_is_killed_is_replaced_and_schedules_go_on(
 ) -> None:
     if with_daemon:
         processes.leader(tmp_path / "pfo")
-    with start_job(2, {"mesh": {"pp": 2}}) as job:
-        job.follows(0)
+    with start_job(2, {"mesh": {"pp": 1, "dp": 2}}) as job:
+        first = job.follows(0)
+        assert not with_daemon or first == 0, "the first schedule came before the first step"
         for line in job.having("helper_pid"):
             if line["helper_pid"]:
                 os.kill(line["helper_pid"], signal.SIGKILL)
@@ -213,9 +195,7 @@ def test_a_hung_file_system_neither_stops_training_nor_its_end(start_job: StartJ
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "changes"), [("auto", {"lock", "reset"}), ("power-cap", {"limit"})])
-def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_schedules(
-    start_job: StartJob, way: str, changes: set[str]
-) -> None:
+def test_check_measures_what_a_persons_schedule_costs_a_job(start_job: StartJob, way: str, changes: set[str]) -> None:
     given = {"mesh": {"pp": 2}, "launches": True, "instructions": ["forward", "backward"] * 2, "clock_backend": way}
     with start_job(2, given) as job:
         job.follows(0)
@@ -226,7 +206,6 @@ def test_check_measures_what_a_persons_schedule_costs_a_training_that_rank_0_sch
         assert job.finish() == 0
     answer = json.loads(checked.stdout)
     index = job.folder.read(bodies.IndexBody, number=answer["schedule"])
-    assert index is not None
     took: dict[int, list[float]] = {turn: [] for turn in ROUND}
     for before, line in pairwise(job.of(rank=0, number=index.number)):
         turns = {index.turns[one["step"] % len(index.turns)] for one in (before, line)}

@@ -1,7 +1,5 @@
 """Real training on simulated GPUs for which there is no profile yet."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """A job that was played in virtual time, once for all tests here, and small ones with parts missing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that a person asked for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,7 +28,7 @@ def test_a_file_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
     write(path, "old")
     half: list[object] = ["half", 1]
     with pytest.raises(TypeError), output_file(path) as file:
-        file.writelines(half)  # type: ignore[arg-type]
+        file.writelines(half)
     assert path.read_text() == "old"
     write(path)
     assert path.read_text() == "new"

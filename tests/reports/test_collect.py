@@ -1,7 +1,5 @@
 """What is read of a job's folder."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

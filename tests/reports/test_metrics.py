@@ -1,7 +1,5 @@
 """The metrics file of the daemon: what it says of jobs, and what it says when the directory cannot be read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Pictures: they name what is pointed at, and are the same every time."""
 
-from __future__ import annotations
-
 import random
 import re
 from xml.etree import ElementTree
@@ -9,18 +7,11 @@ from xml.etree import ElementTree
 import pytest
 from planner_problems import random_profile
 
-from pfo_fs.planner import Plan, Planner, Problem, make_pipeline
+from pfo_fs.planner import Planner, Problem, make_pipeline
 from pfo_fs.reports.pictures import Svg, plan_svg, step_svg, ticks_of
 from pfo_fs.reports.timeline import Laid, starts_of
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    pipeline = make_pipeline("1f1b", 2, 4)
-    profile = random_profile(random.Random(1), pipeline, 5)
-    return Planner(Problem(pipeline, profile, 80.0)).at(slowdown=1.1)
 
 
 def titles(svg: str) -> list[str]:
@@ -37,9 +28,9 @@ def test_names_from_files_are_text_in_a_picture() -> None:
     assert [text.text for text in ElementTree.fromstring(svg).iter(f"{SVG}text")] == [name]
 
 
-def test_every_instruction_of_a_plan_is_a_box_that_tells_its_clock_and_power_and_there_is_a_critical_path(
-    plan: Plan,
-) -> None:
+def test_every_instruction_of_a_plan_is_a_box_with_clock_and_power_beside_the_critical_path() -> None:
+    pipeline = make_pipeline("1f1b", 2, 4)
+    plan = Planner(Problem(pipeline, random_profile(random.Random(1), pipeline, 5), 80.0)).at(slowdown=1.1)
     svg = plan_svg(plan)
     assert svg == plan_svg(plan)
     told = [title for title in titles(svg) if " of micro-batch " in title]

@@ -1,7 +1,5 @@
 """The page: what it says, what it does when parts are missing, and that no text of the directory becomes markup."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -111,22 +109,16 @@ def test_every_picture_has_a_name(page: str) -> None:
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
 
 
-def renamed_json(result: ProfilingResult, name: str) -> str:
-    """The result, with another name for "forward"."""
-    return result.model_dump_json().replace('"forward"', json.dumps(name))
-
-
 @pytest.mark.slow
 def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     data = collect_job(played)
-    assert data.model is not None
     name = "<img onerror=a>"
     info = data.job.job_info.model_copy(update={"job_metadata": HOSTILE})
     told = bodies.RankProgress(rank=3, step=5, error=HOSTILE)
     newest = max(window.number for window in data.windows if window.measured)
     results = played.location / "prof" / str(newest)
     renamed = [
-        body.model_copy(update={"result": ProfilingResult.model_validate_json(renamed_json(body.result, name))})
+        bodies.ResultBody.model_validate_json(body.model_dump_json().replace('"forward"', json.dumps(name)))
         for body in results_by_rank(played, newest).values()
     ]
     for path in results.iterdir():
@@ -239,9 +231,3 @@ def test_an_archived_job_is_found_by_a_part_of_its_id_and_as_the_latest(played: 
     for job in ("ParetoScheduler", "latest"):
         done = pfo_fs("trace", job, "-d", played.files.root, "-o", tmp_path / "trace.csv", "--json", code=0)
         assert done.answer["pipelines"] == 2
-
-
-def test_a_job_is_found_by_the_path_of_its_folder(played_once: Path, tmp_path: Path) -> None:
-    (folder,) = (played_once / "jobs").iterdir()
-    done = pfo_fs("trace", folder, "-o", tmp_path / "trace.csv", code=0)
-    assert "instructions of 2 pipelines" in done.stdout

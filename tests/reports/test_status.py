@@ -1,7 +1,5 @@
 """`pfo-fs status`: bounded, whatever lies in the directory."""
 
-from __future__ import annotations
-
 import logging
 import re
 from io import StringIO
@@ -23,7 +21,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def screen(state: DirectoryStatus, *, verbose: bool = False, width: int = 100) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(render(state, verbose))
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    text: str = console.file.getvalue()
     return text
 
 
@@ -39,7 +37,7 @@ def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
         (tmp_path / "pfo" / "jobs" / f"zzz-{n}").mkdir()
     listed = []
     real = shared.files.names_if_there
-    shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]  # type: ignore[method-assign]
+    shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]
     state = collect_status(shared)
     assert len(listed) < 600
     assert [job.job_id for job in state.jobs] == [folder.job_id]
@@ -119,9 +117,7 @@ def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: P
     ("ranks", "said"),
     [([{}], "default"), ([{"clock_backend": "none"}], "not set"), ([{"clock_mhz": 900, "held": True}], "default")],
 )
-def test_clocks_that_pfo_fs_does_not_set_are_no_figure(
-    tmp_path: Path, ranks: list[dict[str, object]], said: str
-) -> None:
+def test_clocks_that_pfo_fs_leaves_are_no_figure(tmp_path: Path, ranks: list[dict[str, object]], said: str) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
     tell(folder, *ranks)
     assert cells(collect_status(shared))["clocks now"] == said
@@ -186,4 +182,4 @@ def test_a_log_line_cannot_be_forged() -> None:
 def test_markup_is_shown_and_not_obeyed() -> None:
     console = Console(file=StringIO(), width=100)
     say("[bold]x[/] [/]", (" [red]y", "bold"), to=console)
-    assert console.file.getvalue() == "[bold]x[/] [/] [red]y\n"  # type: ignore[attr-defined]
+    assert console.file.getvalue() == "[bold]x[/] [/] [red]y\n"

@@ -1,7 +1,5 @@
 """The first sentence of the report, and its colours: saved, slower, settled or not, what to do next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

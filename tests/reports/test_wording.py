@@ -1,7 +1,5 @@
 """What the report says in figures is what the data bear: signs, units, more or less, and totals that add up."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a person types, and what is said when it is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -28,11 +26,6 @@ stages:
 ranks:
   5: 1305
 """
-
-
-def only_problem(text: str | bytes) -> tuple[int, str]:
-    (problem,) = problems_of(text)
-    return problem
 
 
 # ---- what is understood
@@ -180,7 +173,7 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
     ],
 )
 def test_a_mistake_or_an_attack_is_reported_with_its_line_and_reason(text: str | bytes, line: int, reason: str) -> None:
-    found_line, found = only_problem(text)
+    ((found_line, found),) = problems_of(text)
     assert reason in found
     assert found_line == line
 

@@ -1,7 +1,5 @@
 """What every policy keeps to, whatever the ranks measure: all built-in ones, the 3D adapter, and the documented one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +12,7 @@ from hypothesis import strategies as st
 from scheduler_jobs import make_job, one_f_one_b, order_of
 
 import pfo_fs
-from pfo_fs.models import (
-    FrequencySchedule,
-    InstructionPower,
-    PlanInputs,
-    ProfilingResult,
-    Straggler,
-    Switching,
-    Target,
-)
+from pfo_fs.models import FrequencySchedule, InstructionPower, PlanInputs, ProfilingResult, Straggler, Switching, Target
 from pfo_fs.planner import make_pipeline
 from pfo_fs.planner.longest_paths import LongestPaths
 from pfo_fs.scheduler import (
@@ -236,9 +226,7 @@ Event: TypeAlias = Results | PlanInputs | list[IterationTime]
 HONEST = Results(("none",) * JOB.world_size, 1.0)
 slowdowns = st.sampled_from([1.0, 1.0, 1.001, 1.03, 1.3, 1e-3, 1e4])
 windows = st.builds(
-    Results,
-    st.just(HONEST.damages) | st.tuples(*[st.sampled_from(sorted(DAMAGES))] * JOB.world_size),
-    slowdowns,
+    Results, st.just(HONEST.damages) | st.tuples(*[st.sampled_from(sorted(DAMAGES))] * JOB.world_size), slowdowns
 )
 targets = st.sampled_from(
     [Target(slowdown=1.1), Target(deadline=1e-6), Target(deadline=5.0), Target(power=1e-3), Target(power=1200.0)]

@@ -1,7 +1,5 @@
 """A policy for stages on a job with data and tensor parallelism."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any
@@ -13,13 +11,7 @@ from scheduler_jobs import make_job, result_of
 
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, InstructionPower, PlanInputs, ProfilingResult, Straggler, Target
-from pfo_fs.scheduler import (
-    FrequencyScheduler,
-    IterationTime,
-    ScheduleGenerator,
-    ScheduleRequest,
-    make_3d_parallel,
-)
+from pfo_fs.scheduler import FrequencyScheduler, IterationTime, ScheduleGenerator, ScheduleRequest, make_3d_parallel
 from pfo_fs.settings import PFOSettings
 
 
@@ -58,7 +50,7 @@ def heard(results: list[ProfilingResult], **degrees: int) -> list[ProfilingResul
 
 def test_the_wrapped_class_sees_pure_pipeline_parallelism_and_one_rank_per_stage() -> None:
     job, infos = make_job(3, 2, 2)
-    inner: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings()).inner  # type: ignore[attr-defined]
+    inner: Any = make_3d_parallel(PerStage)(job, infos, PFOSettings()).inner
     seen = inner.job_info
     assert (seen.pp_degree, seen.dp_degree, seen.tp_degree, seen.world_size, inner.world_size) == (3, 1, 1, 3, 3)
     ranks = [(info.rank, info.pp_rank, info.dp_rank, info.tp_rank) for info in inner.rank_infos]
@@ -183,7 +175,7 @@ class Everything(FrequencyScheduler):
 
     def _run(self) -> ScheduleGenerator:
         for purpose in ("measure", "run", "run"):
-            results = yield ScheduleRequest(self._at(1410), purpose, f"now: {purpose}", purpose == "run")  # type: ignore[arg-type]
+            results = yield ScheduleRequest(self._at(1410), purpose, f"now: {purpose}", purpose == "run")
             self.told.append(results)
 
     def _at(self, mhz: int) -> list[FrequencySchedule]:
@@ -218,9 +210,7 @@ plan_inputs = st.builds(
 
 
 @given(st.lists(plan_inputs | st.none(), max_size=8))
-def test_a_job_of_one_rank_per_stage_gets_the_same_requests_with_and_without_the_adapter(
-    events: list[PlanInputs | None],
-) -> None:
+def test_a_job_of_one_rank_per_stage_gets_the_same_requests_as_without(events: list[PlanInputs | None]) -> None:
     """None stands for results."""
     job, infos = make_job(pp=2)
     direct, adapted = Everything(job, infos, PFOSettings()), make_3d_parallel(Everything)(job, infos, PFOSettings())

@@ -1,7 +1,5 @@
 """lowtime's plan files are data: parsed, bounded, never run."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any
@@ -148,7 +146,7 @@ TWO_STAGES = (
 
 def run(cls: type[FrequencyScheduler], path: Path, **degrees: int) -> Any:
     job, infos = make_job(**degrees)
-    return cls(job, infos, PFOSettings(), solution_path=str(path)).next_schedule()  # type: ignore[call-arg]
+    return cls(job, infos, PFOSettings(), solution_path=str(path)).next_schedule()
 
 
 @pytest.fixture
@@ -159,9 +157,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("cls", "dp"), [(PointSolution, 1), (PointSolution3D, 2)])
-def test_each_rank_gets_its_list_or_in_the_3d_variant_that_of_its_stage(
-    plan: Path, cls: type[FrequencyScheduler], dp: int
-) -> None:
+def test_a_rank_gets_its_list_or_in_3d_that_of_its_stage(plan: Path, cls: type[FrequencyScheduler], dp: int) -> None:
     first, second = [("forward", 885), ("backward", 870)], [("forward", 1200), ("backward", 1110)]
     schedules = run(cls, plan, pp=2, dp=dp)
     assert [(s.rank, s.frequencies) for s in schedules] == list(enumerate([first] * dp + [second] * dp))

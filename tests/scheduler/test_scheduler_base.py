@@ -1,8 +1,6 @@
 """The generator that `observe` and `next_schedule` drive; the check that every schedule passes, whoever made it, and
 which results of which steps policies get."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,14 +30,25 @@ from pfo_fs.scheduler.checks import plausible_results
 from pfo_fs.settings import PFOSettings
 
 
-class Descending(FrequencyScheduler):
-    """Two schedules, then the end; remembers what it was told."""
+class Asking(FrequencyScheduler):
+    """Yields what it was given, one after another, then ends; remembers what it was told."""
+
+    def __init__(self, *args: Any, yields: Sequence[Any] = ()) -> None:
+        super().__init__(*args)
+        self.yields = yields
+        self.heard: list[list[int]] = []
 
     def _run(self) -> ScheduleGenerator:
-        self.heard = []
-        for mhz in (1200, 900):
-            results = yield [schedule_of(info.rank, ["forward"], lambda _, mhz=mhz: mhz) for info in self.rank_infos]
+        for one in self.yields:
+            results = yield one
             self.heard.append([result.rank for result in results])
+
+
+class Overridden(Asking):
+    """Zeus's other style."""
+
+    def next_schedule(self) -> list[FrequencySchedule]:
+        return []
 
 
 def make(cls: type[FrequencyScheduler], **args: Any) -> Any:
@@ -51,36 +60,14 @@ def clocks(scheduler: FrequencyScheduler) -> list[int]:
     return [schedule.frequencies[0][1] for schedule in scheduler.next_schedule()]
 
 
-class Overridden(Descending):
-    """Zeus's other style."""
-
-    def next_schedule(self) -> list[FrequencySchedule]:
-        return []
-
-
-class Silent(FrequencyScheduler):
-    def _run(self) -> ScheduleGenerator:
-        if self.world_size > 100:
-            yield []
-
-
-class Wrong(FrequencyScheduler):
-    def __init__(self, *args: Any, yields: Any) -> None:
-        super().__init__(*args)
-        self.yields = yields
-
-    def _run(self) -> ScheduleGenerator:
-        yield self.yields
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
         (lambda: make(Overridden), r"Overridden overrides next_schedule\(\).*_run"),  # nothing would be published
-        (lambda: make(Descending).observe([result_of(0)]), r"Descending: observe\(\) before request\(\).* 1 results"),
-        (lambda: make(Silent).next_schedule(), r"Silent\._run ended before its first `yield`"),
+        (lambda: make(Asking).observe([result_of(0)]), r"Asking: observe\(\) before request\(\).* 1 results"),
+        (lambda: make(Asking).next_schedule(), r"Asking\._run ended before its first `yield`"),
         *(
-            (lambda wrong=wrong: make(Wrong, yields=wrong).next_schedule(), r"_run yielded .* must yield a list of Fre")
+            (lambda wrong=wrong: make(Asking, yields=[wrong]).next_schedule(), r"_run yielded .* must yield a list")
             for wrong in (None, 7, [("forward", 1200)], {"rank": 0})
         ),
     ],
@@ -91,7 +78,8 @@ def test_a_scheduler_that_is_wrong_or_used_wrongly_says_how(use: Callable[[], ob
 
 
 def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_when_it_has_ended() -> None:
-    scheduler = make(Descending)
+    yields = [[schedule_of(rank, ["forward"], lambda _, mhz=mhz: mhz) for rank in (0, 1)] for mhz in (1200, 900)]
+    scheduler = make(Asking, yields=yields)
     seen = [scheduler.done]
     assert [info.rank for info in scheduler.rank_infos] == [0, 1]
     for expected in (1200, 900, 900, 900):
@@ -100,23 +88,6 @@ def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_w
         seen.append(scheduler.done)
     assert seen == [False, False, True, True, True]
     assert scheduler.heard == [[0, 1]] * 2, "results after the end are not looked at"
-
-
-# ---- what must be published
-
-
-class Asking(FrequencyScheduler):
-    """Yields what it was given, one after another."""
-
-    def __init__(self, *args: Any, yields: list[Any]) -> None:
-        super().__init__(*args)
-        self.yields = yields
-        self.heard: list[list[int]] = []
-
-    def _run(self) -> ScheduleGenerator:
-        for one in self.yields:
-            results = yield one
-            self.heard.append([result.rank for result in results])
 
 
 AT_1200 = [FrequencySchedule(rank=0, frequencies=[("forward", 1200)])]
@@ -128,9 +99,7 @@ def test_a_plain_list_is_a_request_to_run_and_the_revision_is_not_the_policys(yi
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e-30, 1e30])
-def test_a_result_with_a_time_that_cannot_be_does_not_reach_the_policy(
-    seconds: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_policy_gets_a_result_with_an_impossible_time(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = make(Asking, yields=[AT_1200])
     scheduler.request()
     scheduler.observe([result_of(0), result_of(1).model_copy(update={"iter_time": [seconds]})])  # not validated
@@ -226,7 +195,7 @@ class Open(FrequencyScheduler):
         (Choosy, {"stp": 3}, "missing path; unexpected stp (did you mean step?)"),
         (Manual, {"job_info": 3}, "unexpected job_info"),
         (ParetoScheduler, {"tolerance": 0.003}, "unexpected tolerance"),
-        (Open, {"anything": 1}, "missing path. It takes Open(*args: 'Any', path: 'str', **more: 'Any')"),
+        (Open, {"anything": 1}, "missing path. It takes Open(*args: Any, path: str, **more: Any)"),
     ],
 )
 def test_arguments_that_do_not_fit_are_all_named_with_the_signature(
@@ -317,10 +286,7 @@ def taken(*results: ProfilingResult) -> list[ProfilingResult]:
     return plausible_results(results, range(len(results)))
 
 
-@given(
-    st.lists(st.integers(100, 103), min_size=1, max_size=5),
-    st.lists(st.integers(104, 130), max_size=2),
-)
+@given(st.lists(st.integers(100, 103), min_size=1, max_size=5), st.lists(st.integers(104, 130), max_size=2))
 def test_iterations_of_all_ranks_are_of_the_same_steps(firsts: list[int], left_out: list[int]) -> None:
     steps = [list(range(first, first + 20)) for first in firsts]
     steps[0] = [step for step in steps[0] if step not in left_out]

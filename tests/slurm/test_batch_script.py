@@ -15,9 +15,7 @@ TIME_LIMIT, PREEMPTED, CANCELLED = "TimeLimit  N/A", "None  2026-11-28T12:00:00"
 
 
 @pytest.mark.parametrize(("said", "requeued"), [(TIME_LIMIT, True), (PREEMPTED, True), (CANCELLED, False)])
-def test_what_slurm_has_ended_at_its_limit_or_by_preemption_goes_on_although_sigterm_comes_again(
-    tmp_path: Path, said: str, requeued: bool
-) -> None:
+def test_what_slurm_ends_at_a_limit_or_preempts_goes_on_after_that(tmp_path: Path, said: str, requeued: bool) -> None:
     """At its time limit, Slurm signals all processes of a job, and again a moment later."""
     commands = {
         "srun": "exit 143",

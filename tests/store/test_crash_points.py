@@ -4,14 +4,11 @@ The calls are counted by running the operation, so a new call is a new crash poi
 in `OPERATIONS` or in `ONLY_READ`, so a new operation without a crash test fails `test_each_public_method_is_known`.
 """
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from typing import Any
 
 import pytest
 from jobs import daemon_body, leader_body, rank_body, rank_infos, result_body
-from replaced_calls import Watched
+from replaced_calls import Watched, leave_behind
 
 from pfo_fs.errors import StoreError
 from pfo_fs.models import FrequencySchedule, JobInfo
@@ -30,7 +27,6 @@ from pfo_fs.store.directory import Leaders
 CHANGES = ("open", "write", "fchmod", "fsync", "replace", "rename", "link", "unlink", "mkdir", "rmdir")
 NEED_SPACE = {"open", "write", "fsync", "replace", "rename", "link", "mkdir"}
 INFOS = rank_infos(2)
-LONG_AGO = (1, 1)
 Claim = bodies.ClaimBody
 
 
@@ -42,7 +38,7 @@ class Interrupted(Watched):
     """Counts the calls that change something, and interrupts the operation at one of them.
 
     `how`: `before` or `half` (of a write): the process dies there, so no later call has an effect, and the kernel
-    closes its files. `kill`: the same with a real SIGKILL. `full`: no call from there on gets space.
+    closes its files. `full`: no call from there on gets space.
     """
 
     def __init__(self, at: int = -1, how: str = "before", *, links: bool = True) -> None:
@@ -70,8 +66,6 @@ class Interrupted(Watched):
     def _die(self, real: Callable[..., Any], args: Any) -> None:
         if self._how == "half":
             real(args[0], args[1][: len(args[1]) // 2])
-        if self._how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         self.dead = True
         raise Dead
 
@@ -116,25 +110,20 @@ def make(at: At) -> JobFolder:
     return at.shared.create_job(bodies.JobBody(job_info=info, coordination="auto"), "a")
 
 
-def schedules(mhz: int) -> list[FrequencySchedule]:
-    clocks = [("forward", mhz), ("backward", mhz)]
-    return [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in INFOS]
-
-
 def write_schedule(folder: JobFolder, number: int, mhz: int) -> bool:
     source = bodies.Source(kind="scheduler", policy="p", revision=number)
-    return folder.write_schedule(number, 1, 0, source, schedules(mhz), INFOS)
+    clocks = [("forward", mhz), ("backward", mhz)]
+    schedules = [FrequencySchedule(rank=info.rank, frequencies=clocks) for info in INFOS]
+    return folder.write_schedule(number, 1, 0, source, schedules, INFOS)
 
 
 def stale(files: Files, *places: str) -> None:
     for place in places:
-        path = files.root / place / ".pfo-host-1-aa.tmp"
-        path.write_bytes(b"half")
-        os.utime(path, LONG_AGO)
+        leave_behind(files.root / place)
         box = files.root / place / ".pfo-host-1-bb.tmp.d"
         box.mkdir()
-        (box / "content").write_bytes(b"half")
-        os.utime(box, LONG_AGO)
+        leave_behind(box, "content")
+        os.utime(box, (1, 1))
 
 
 def current(number: int) -> bodies.CurrentBody:
@@ -171,8 +160,7 @@ OPERATIONS: dict[str, Operation] = {
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
     "SharedDirectory.archive": Operation(lambda at: "job" in at.shared.job_ids() and at.shared.archive("job"), make),
     "SharedDirectory.remove_stale_temporaries": Operation(
-        lambda at: at.shared.remove_stale_temporaries(),
-        lambda at: (make(at), stale(at.files, "", "leaders", "jobs")),
+        lambda at: at.shared.remove_stale_temporaries(), lambda at: (make(at), stale(at.files, "", "leaders", "jobs"))
     ),
     "JobFolder.write of the daemon": Operation(
         lambda at: at.shared.write(daemon_body(2)), lambda at: at.shared.write(daemon_body(1))
@@ -303,9 +291,7 @@ def folder_with(base: Path, operation: str, name: str) -> Path:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a lock's thread dies, too
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_can_be_repeated(
-    base: Path, name: str, links: bool
-) -> None:
+def test_an_interrupted_operation_leaves_the_old_or_new_state_to_repeat(base: Path, name: str, links: bool) -> None:
     operation = OPERATIONS[name]
     root = folder_with(base, name, "whole")
     old = content(root)
@@ -336,24 +322,6 @@ def test_an_operation_that_is_interrupted_leaves_the_old_or_the_new_state_and_ca
                 assert content(root) == new, f"the next writer completes it, {where}"
                 assert not folders_of_the_owner_alone(root), f"the group may use its folders, {where}"
         shutil.rmtree(root)
-
-
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-@pytest.mark.parametrize("name", ["Files.publish", "Files.claim"])
-def test_a_real_sigkill_leaves_what_the_simulated_death_leaves(tmp_path: Path, name: str, links: bool) -> None:
-    operation = OPERATIONS[name]
-    made = interrupt(operation, folder_with(tmp_path, name, "whole"), -1, "before", links).made
-    for at in range(1, len(made) + 1):
-        real, simulated = (folder_with(tmp_path, name, f"{kind}{at}") for kind in ("real", "simulated"))
-        child = os.fork()
-        if child == 0:
-            interrupt(operation, real, at, "kill", links)
-            os._exit(0)
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        interrupt(operation, simulated, at, "before", links)
-        assert content(real) == content(simulated)
-        shapes = [sorted((path.is_dir(), path.suffix) for path in root.rglob("*")) for root in (real, simulated)]
-        assert shapes[0] == shapes[1], "also of what nobody reads"
 
 
 def test_each_public_method_is_known() -> None:

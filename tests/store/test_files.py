@@ -1,20 +1,20 @@
 """The four file primitives: under faults they lose nothing and show nothing half-done; what users plant is refused."""
 
-from __future__ import annotations
-
+import ast
 import errno
 import os
 import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from replaced_calls import Calls, Watched, creates, refuses
+from gluster_volume import Gluster
+from replaced_calls import Calls, Watched, creates, leave_behind, refuses
+from running import wait_for
 
 from pfo_fs.errors import StoreError, StoreUnavailable
 from pfo_fs.store import TEMP_PREFIX, Files, SharedDirectory, layout
@@ -120,12 +120,6 @@ def test_a_passing_error_at_any_call_of_a_claim_still_gives_one_owner(tmp_path: 
             assert Files(tmp_path, calls=calls).claim("a.json", b"mine"), (at, after, calls.failed)
             assert not Files(tmp_path).claim("a.json", b"theirs")
             assert (tmp_path / "a.json").read_bytes() == b"mine"
-
-
-def leave_behind(folder: Path, name: str, age_s: float) -> None:
-    (folder / name).write_bytes(b"half")
-    now = time.time()
-    os.utime(folder / name, (now - age_s, now - age_s))
 
 
 def test_unfinished_files_of_dead_writers_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
@@ -363,3 +357,39 @@ def test_where_users_are_named_a_file_that_others_may_write_into_is_not_read(tmp
             of_some.read("site.yaml", 10)
     else:
         assert of_some.read("site.yaml", 10) == b"x"
+
+
+# ---- rules for all code that touches the shared directory
+
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("store", "helper", "coordination")
+PROTOCOL = [path for room in ROOMS for path in sorted((ROOT / "pfo_fs" / room).glob("*.py"))]
+# These answer "no" after any error, so a lost connection would count as a missing file.
+_ANSWER_NO = {"exists", "isfile", "isdir", "is_file", "is_dir", "lexists", "is_symlink", "islink", "samefile"}
+
+
+@pytest.mark.parametrize("path", PROTOCOL, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_error_never_counts_as_absence_and_no_file_is_appended_to(path: Path) -> None:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    assert not {node.attr for node in calls} & (_ANSWER_NO | {"O_APPEND"})
+
+
+@pytest.mark.gluster
+def test_every_way_to_save_a_file_is_seen_on_another_mount(gluster: Gluster) -> None:
+    here, there = (mount / "pfo" for mount in gluster.mounts)
+    here.mkdir(mode=0o700)
+    yaml, files = here / "schedule.yaml", Files(there)
+
+    def in_place(data: bytes) -> None:
+        with open(yaml, "r+b") as file:
+            file.write(data)
+
+    def by_rename(data: bytes) -> None:
+        (here / ".schedule.yaml.swp").write_bytes(data)
+        os.replace(here / ".schedule.yaml.swp", yaml)
+
+    yaml.write_bytes(b"clock: 1200")
+    for number, save in enumerate((in_place, yaml.write_bytes, by_rename, in_place)):
+        save(b"clock: 13%02d" % number)
+        wait_for(lambda n=number: files.read("schedule.yaml", 100) == b"clock: 13%02d" % n)

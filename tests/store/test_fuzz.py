@@ -3,8 +3,6 @@
 Each example is a running job in which one record has one thing changed, with length and checksum made to fit.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource
@@ -55,8 +53,7 @@ class Scene:
         made = index.source.model_copy(update={"policy": policy_name("ParetoScheduler", args), "revision": 0})
         changed = (job, {"scheduler_args": args}, {}), (index, {"source": made}, {"number": 0})
         for body, update, place in changed:
-            assert body is not None
-            path = folder.path_of(type(body), **place)  # type: ignore[arg-type]
+            path = folder.path_of(type(body), **place)
             folder.files.publish(path, folder.encoded(body.model_copy(update=update)))
 
     def show(self, place: Place, data: bytes) -> tuple[SharedDirectory, JobFolder]:
@@ -100,16 +97,16 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
     yield from (shared.directory_id, shared.read_daemon, shared.leaders.poll)
     yield from (shared.job_ids, shared.newest_job_ids, shared.archived_job_ids)
     yield from (folder.read_job, folder.names, folder.schedule_numbers, lambda: list(folder.each_rank()))
-    yield from (lambda name=name: folder.read_file(name) for name in layout.FILES)  # type: ignore[misc]
+    yield from (lambda name=name: folder.read_file(name) for name in layout.FILES)
     for body in (bodies.ClaimBody, bodies.CurrentBody, bodies.ModelBody, bodies.EndBody):
-        yield lambda body=body: folder.read(body)  # type: ignore[misc]
+        yield lambda body=body: folder.read(body)
     for body in (bodies.OrderBody, bodies.ProgressBody, bodies.IterationTimesBody, bodies.RanksBody):
-        yield lambda body=body: folder.numbers(body)  # type: ignore[misc]
+        yield lambda body=body: folder.numbers(body)
         key = layout.RECORDS[body].path.rpartition("{")[2].partition("}")[0]
-        yield from (lambda body=body, at={key: n}: folder.read(body, **at) for n in (0, 1))  # type: ignore[misc]
-    yield from (lambda rank=rank: folder.read_results(0, rank) for rank in (0, 1))  # type: ignore[misc]
+        yield from (lambda body=body, at={key: n}: folder.read(body, **at) for n in (0, 1))
+    yield from (lambda rank=rank: folder.read_results(0, rank) for rank in (0, 1))
     for info in rank_infos(2):
-        yield lambda info=info: read_schedule(folder, info)  # type: ignore[misc]
+        yield lambda info=info: read_schedule(folder, info)
     yield lambda: folder.write_rank_files(0, rank_infos(2))
 
 
@@ -171,9 +168,7 @@ COMMANDS = [
 @pytest.mark.slow
 @examples(150)
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
-def test_every_command_ends_in_order_and_shows_no_control_characters(
-    data: st.DataObject, command: list[str], scene: Scene
-) -> None:
+def test_commands_end_in_order_without_control_codes(data: st.DataObject, command: list[str], scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
     (scene.root / "wanted.yaml").write_text("target: {slowdown: 1.1}\n")
     names = {"root": scene.root, "job": folder.location, "yaml": scene.root / "wanted.yaml"}

@@ -1,7 +1,5 @@
 """Files in a job's folder: registrations and results of a host's ranks, schedules and the index that commits them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -55,9 +53,7 @@ def test_a_registration_under_the_name_of_another_rank_is_refused_and_none_is_no
 
 
 @pytest.mark.parametrize("together", [[3], [2, 3], [3, 4, 5]], ids=str)
-def test_a_ranks_lock_is_held_while_its_file_is_written_whatever_ranks_register_with_it(
-    tmp_path: Path, together: list[int]
-) -> None:
+def test_a_ranks_lock_is_held_while_its_file_is_written_with_others(tmp_path: Path, together: list[int]) -> None:
     """After a helper has died, the ranks of its host may register in other groups."""
     locked = []
 
@@ -162,9 +158,7 @@ def test_a_file_system_that_takes_few_links_or_none_gets_copies(tmp_path: Path, 
     assert all(rank_file(tmp_path, folder, rank)["body"]["ranks"] == list(range(9)) for rank in range(9))
 
 
-def test_a_large_job_gets_its_files_in_several_calls_after_the_commit_also_of_another_coordinator(
-    tmp_path: Path,
-) -> None:
+def test_a_large_job_gets_its_files_in_several_calls_also_of_another_coordinator(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 2, dp=100), rank_infos(2, dp=100)
     write(folder, infos)
     assert not (tmp_path / folder.path / "sched/0/199.json").exists()
@@ -173,7 +167,7 @@ def test_a_large_job_gets_its_files_in_several_calls_after_the_commit_also_of_an
     again.read_job()
     assert [again.write_rank_files(0, infos) for _ in range(2)] == [False, True]
     assert rank_file(tmp_path, folder, 199)["body"]["number"] == 0
-    again.files.calls = None  # type: ignore[assignment]
+    again.files.calls = None
     assert again.write_rank_files(0, infos), "it does nothing more"
 
 

@@ -1,7 +1,5 @@
 """What is optional: locks where they work, and where their calls never return; events that shorten a wait."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os
@@ -58,9 +56,7 @@ def test_a_lock_is_held_by_one_until_it_is_released_and_leaves_no_descriptors(fi
     assert held(files)
 
 
-def test_a_lock_that_never_answers_is_given_up_and_no_other_is_waited_for_until_it_does(
-    files: Files, hanging: threading.Event
-) -> None:
+def test_a_lock_that_never_answers_is_given_up_and_no_other_waited_for(files: Files, hanging: threading.Event) -> None:
     assert not held(files)
     threads = threading.active_count()
     for _ in range(200):
@@ -136,9 +132,7 @@ def test_what_lies_deeper_and_our_own_reads_make_no_events(files: Files, watcher
 
 
 @pytest.mark.parametrize(("folder", "mode"), [("jobs", "poll"), ("not-there", "events")])
-def test_without_events_asked_for_or_to_be_had_there_is_polling(
-    files: Files, tmp_path: Path, folder: str, mode: str
-) -> None:
+def test_without_events_asked_for_or_had_there_is_polling(files: Files, tmp_path: Path, folder: str, mode: str) -> None:
     files.make_folder("jobs")
     watcher = Watcher(tmp_path, folder, mode)
     watcher.start()

@@ -1,8 +1,6 @@
 """The switch: a name in `off/`, whatever it is the name of; a directory that was removed, and one that only cannot be
 seen."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -70,9 +68,7 @@ def test_whatever_has_the_name_switches_off(root: Path, make: Callable[[Path], o
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("/tmp"), None])
-def test_what_is_no_folder_or_may_not_be_read_in_its_place_switches_everything_off(
-    root: Path, make: Callable[[Path], object] | None
-) -> None:
+def test_what_is_no_readable_folder_switches_everything_off(root: Path, make: Callable[[Path], object] | None) -> None:
     if make is not None:
         shutil.rmtree(root / "off")
         make(root / "off")
@@ -105,9 +101,9 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
     register(make_job(root, 1), rank_infos(1))
     full = Calls(write=refuses(number), mkdir=refuses(number))  # no room for content
     if left != "names and files":
-        full.open = refuses(number, os.open, creates)  # type: ignore[method-assign]
+        full.open = refuses(number, os.open, creates)
     if left == "nothing":  # as on tmpfs
-        full.link = refuses(number)  # type: ignore[method-assign]
+        full.link = refuses(number)
     switch = OffSwitch(Files(root, calls=full))
     records = {path for path in root.rglob("*") if path.suffix != ".lock"}
     switch.turn_off("all", "a checkpoint has filled the quota")
@@ -120,8 +116,11 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
 # ---- removed, or only not to be seen
 
 
+Seen = tuple[Presence, str, Calls]
+
+
 @pytest.fixture
-def seen(root: Path) -> tuple[Presence, str, Calls]:
+def seen(root: Path) -> Seen:
     """A directory with a job, seen while all was well."""
     job_id, calls = make_job(root, 1).job_id, Calls()
     presence = Presence(Files(root, calls=calls))
@@ -152,11 +151,11 @@ def _with_other_inodes(path: str, **_: object) -> os.stat_result:
 )
 @pytest.mark.parametrize("inodes_change", [False, True])
 def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object], text: str, inodes_change: bool
+    root: Path, seen: Seen, remove: Callable[[Path], object], text: str, inodes_change: bool
 ) -> None:
     presence, job_id, calls = seen
     if inodes_change:
-        calls.stat = _with_other_inodes  # type: ignore[method-assign]
+        calls.stat = _with_other_inodes
     remove(root)
     assert text in presence.why_gone(job_id)
 
@@ -164,9 +163,7 @@ def test_what_a_user_removes_counts_as_removed_also_where_inode_numbers_change(
 @pytest.mark.parametrize("name", ["stat", "listdir", "open"])
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("gone", [False, True])
-def test_an_error_of_the_file_system_is_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls], name: str, number: int, gone: bool
-) -> None:
+def test_an_error_of_the_file_system_is_no_removal(root: Path, seen: Seen, name: str, number: int, gone: bool) -> None:
     presence, job_id, calls = seen
     if gone:
         shutil.rmtree(root)
@@ -174,16 +171,14 @@ def test_an_error_of_the_file_system_is_no_removal(
     assert presence.why_gone(job_id) == ""
 
 
-def test_inode_numbers_that_change_and_a_name_that_a_listing_still_has_are_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls]
-) -> None:
+def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen: Seen) -> None:
     """As SMB without the server's numbers, rclone and other FUSE file systems give them; and a name that is cached."""
     presence, job_id, calls = seen
-    calls.stat = _with_other_inodes  # type: ignore[method-assign]
+    calls.stat = _with_other_inodes
     assert presence.why_gone(job_id) == ""
     (root / "directory.json").unlink()  # a purge of old files
     assert presence.why_gone(job_id) == ""
-    calls.stat = refuses(errno.ENOENT, os.stat, lambda path, **_: path == str(root))  # type: ignore[method-assign]
+    calls.stat = refuses(errno.ENOENT, os.stat, lambda path, **_: path == str(root))
     assert presence.why_gone(job_id) == ""
     assert Presence(presence.files).why_gone("other") == "", "before the directory was seen nothing counts as removed"
 
@@ -196,17 +191,15 @@ def _on_another_mount(found: os.stat_result) -> os.stat_result:
     "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
 )
 def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
-    root: Path, seen: tuple[Presence, str, Calls], remove: Callable[[Path], object]
+    root: Path, seen: Seen, remove: Callable[[Path], object]
 ) -> None:
     presence, job_id, calls = seen
     remove(root)
-    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))  # type: ignore[method-assign]
+    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))
     assert presence.why_gone(job_id) == ""
 
 
-def test_where_the_directory_is_itself_the_mount_point_its_absence_is_no_removal(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_an_absent_mount_point_is_not_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = make_job(root, 1).job_id
     monkeypatch.setattr("pfo_fs.store.presence.mount_of", lambda path: Mount(point=str(root)))
     presence = Presence(Files(root))

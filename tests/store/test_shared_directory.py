@@ -1,7 +1,5 @@
 """Jobs in the shared directory, the mounts they lie on, and who leads: only a record that proves itself counts."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
@@ -9,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import leader_body, make_job, rank_body
+from replaced_calls import leave_behind
 
 from pfo_fs.errors import NotShared, RecordError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, mount_of
@@ -38,12 +37,6 @@ def test_the_innermost_mount_says_the_file_systems_type(path: str, kind: str) ->
     assert mount_of(path, MOUNTS).kind == kind
 
 
-def test_two_jobs_of_one_second_get_two_folders(tmp_path: Path) -> None:
-    ids = {make_job(tmp_path, 2).job_id for _ in range(4)}
-    assert len(ids) == 4
-    assert SharedDirectory(Files(tmp_path)).job_ids() == sorted(ids)
-
-
 def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mount where locks are silently void: the claim still has one owner."""
     monkeypatch.setattr("fcntl.flock", lambda *_a, **_k: None)
@@ -53,9 +46,7 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
-def test_a_file_system_without_locks_is_used_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_file_system_may_be_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
@@ -81,9 +72,7 @@ def test_a_host_whose_directory_has_no_id_yet_may_try_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("")], ids=["removed", "emptied"])
-def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
-    tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+def test_a_directory_without_its_id_is_known_by_its_job(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     """The next daemon makes another id."""
     job = make_job(tmp_path, 1, attempt="mine")
     shared = SharedDirectory(Files(tmp_path))
@@ -95,31 +84,15 @@ def test_a_purge_that_takes_the_id_leaves_the_directory_known_by_its_job(
         shared.check_same(directory_id, job.job_id, "another")
 
 
-def test_a_job_folder_that_is_away_is_no_empty_folder(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1)
-    (tmp_path / folder.path).rename(tmp_path / "away")
-    with pytest.raises(StoreUnavailable, match="not there now"):
-        folder.names()
-    (tmp_path / "away").rename(tmp_path / folder.path)
-    assert "job.json" in folder.names()
-
-
-def leave_half_a_file(folder: Path) -> None:
-    """What a writer that died long ago has left."""
-    path = folder / ".pfo-node1-42-aaaa.tmp"
-    path.write_bytes(b"half")
-    os.utime(path, (1, 1))
-
-
 def test_what_dead_writers_have_left_goes_when_a_job_is_archived_and_a_daemon_leads(tmp_path: Path) -> None:
     shared, folder = SharedDirectory.open(tmp_path, create=True), make_job(tmp_path, 1)
     for place in ("", "ranks", "progress"):
-        leave_half_a_file(folder.location / place)
+        leave_behind(folder.location / place)
     shared.archive(folder.job_id)
     assert (tmp_path / "archive" / folder.job_id / "job.json").exists()
     assert not list((tmp_path / "archive").rglob(".pfo-*"))
     for place in ("", "leaders"):
-        leave_half_a_file(tmp_path / place)
+        leave_behind(tmp_path / place)
     assert shared.remove_stale_temporaries() == 2
 
 
@@ -164,9 +137,7 @@ def record(generation: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])
 @pytest.mark.parametrize("data", [b"", b"junk", record(3)])
-def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
-    shared: SharedDirectory, name: str, data: bytes
-) -> None:
+def test_a_planted_name_deposes_no_leader_and_stops_no_other(shared: SharedDirectory, name: str, data: bytes) -> None:
     for _ in range(6):
         take_over(shared)
     plant(shared, name, data)
@@ -176,9 +147,7 @@ def test_a_planted_name_neither_deposes_a_leader_nor_keeps_others_from_leading(
     assert fresh(shared).leaders.poll()[0] < take_over(fresh(shared)) < 20
 
 
-def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number_of_reads(
-    shared: SharedDirectory,
-) -> None:
+def test_what_is_planted_for_the_next_records_costs_a_bounded_number_of_reads(shared: SharedDirectory) -> None:
     take_over(shared)
     for number in range(3, 902):
         plant(shared, f"{number}.json", b"junk")
@@ -187,7 +156,7 @@ def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number
     other = fresh(shared)
     reads = []
     real = other.files.read
-    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]  # type: ignore[method-assign]
+    other.files.read = lambda path, limit: (reads.append(path), real(path, limit))[1]
     other.leaders.poll()
     assert len(reads) <= 32
     assert take_over(other) == 902
@@ -195,9 +164,7 @@ def test_what_is_planted_in_the_place_of_the_next_records_costs_a_bounded_number
     assert shared.leaders.poll()[0] == fresh(shared).leaders.poll()[0] == 902
 
 
-def test_a_leader_whose_record_was_refused_for_a_while_counts_when_it_can_be_read(
-    shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_counts_once_its_record_can_be_read(shared: SharedDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = fresh(shared)
     take_over(daemon)
     take_over(fresh(shared))

@@ -1,10 +1,10 @@
-"""System calls of the store of which a test replaces some."""
-
-from __future__ import annotations
+"""System calls of the store of which a test replaces some, and what writers leave that die between them."""
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pfo_fs.store.file_systems import SystemCalls
@@ -46,3 +46,9 @@ def refuses(
 def creates(_: str, flags: int, *__: Any, **___: Any) -> int:
     """Whether a call of `open` makes a file."""
     return flags & os.O_CREAT
+
+
+def leave_behind(folder: Path, name: str = ".pfo-host-1-aa.tmp", age_s: float = 1e9) -> None:
+    """A file that its writer has not finished."""
+    (folder / name).write_bytes(b"half")
+    os.utime(folder / name, (time.time() - age_s, time.time() - age_s))
