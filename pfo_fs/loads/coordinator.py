@@ -16,7 +16,7 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.loads.choice import LoadChoice, StepPowers
 from pfo_fs.loads.durations import StepShape
 from pfo_fs.loads.step_rows import UNKNOWN, StepRows
-from pfo_fs.loads.turns import MOST_BLOCK_S, RECENT, Compared, Figure, HeldClocks, Pace, Took, Turns, Waits
+from pfo_fs.loads.turns import MOST_BLOCK_S, RECENT, Compared, ControlSteps, Figure, HeldClocks, Pace, Took, Waits
 from pfo_fs.loads_known import LEAST_BALANCED, LastLoadStep, LoadsKnown
 from pfo_fs.models import share_text
 
@@ -41,7 +41,7 @@ class _Open:
     Attributes:
         allowed_mhz: The clock of each lane that its loads allow.
         asked_mhz: The same, but for a control step.
-        period: Which of `Turns` it is in.
+        period: Which of `ControlSteps` it is in.
         work_s, mhz: The time of each rank's work, and its clock.
         begins_s, energies_j: When each rank has begun it, and its energy counter then.
     """
@@ -89,7 +89,7 @@ class LoadCoordinator:
         self.choice = LoadChoice(self._shape, self._offered, change_s, lost_time)
         if learned and learned.get("clocks_mhz") == self._offered:
             self.choice.begin_from(learned, self._num_lanes)
-        self._powers, self._turns, self._pace = StepPowers(top), Turns(MOST_BLOCK_S if holds else 0.0), Pace()
+        self._powers, self._turns, self._pace = StepPowers(top), ControlSteps(MOST_BLOCK_S if holds else 0.0), Pace()
         self._held = HeldClocks() if holds else None
         self._times, self._energies = Compared(), Compared()
         self._waits = Waits(self._lanes, self._stages)

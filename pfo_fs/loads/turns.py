@@ -60,7 +60,7 @@ class HeldClocks:
         return self._mhz
 
 
-class Turns:
+class ControlSteps:
     """Draws control steps, the same ones in each run of a program.
 
     Args:

@@ -12,7 +12,7 @@ from load_ranks import CLOCKS, TOP_MHZ, WAIT_W, Ranks
 from pfo_fs.loads import step_rows
 from pfo_fs.loads.choice import LOST_TIME
 from pfo_fs.loads.coordinator import SHOWN_LANES, LoadCoordinator, last_step
-from pfo_fs.loads.turns import Turns
+from pfo_fs.loads.turns import ControlSteps
 from pfo_fs.planner import make_pipeline
 
 
@@ -56,7 +56,7 @@ def test_of_many_lanes_a_few_are_told_among_them_those_with_most_and_least_work_
 
 
 def test_steps_that_are_shorter_than_the_ticks_of_energy_counters_are_compared_in_blocks() -> None:
-    turns = Turns()
+    turns = ControlSteps()
     at_top = [turns.take([900, 1410], 1410, 0.05)[0] == [1410, 1410] for _ in range(40_000)]
     blocks = [len(list(block)) for is_control, block in groupby(at_top) if is_control]
     assert blocks[0] == 1
