@@ -52,7 +52,7 @@ def advise(
 ) -> None:
     """Say what would save energy in a job, and how much, from durations at default clocks: no right is needed.
 
-    Each saving is an interval, which held what 19 of 21 drawn jobs on known GPUs saved later.
+    Tested on simulated A100s and A40s only: 19 of 21 jobs later saved an amount inside the interval.
     """
     from pfo_fs.simulator import read_trace
     from pfo_fs.simulator.advice import SLOWDOWNS, advise
@@ -133,7 +133,7 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
     )
     shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
-    shown.title = "Energy saved, by how much longer steps may be"
+    shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
     for remedy in advice.remedies:
         name, needs = _REMEDIES[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))

@@ -37,6 +37,7 @@ def test_a_file_of_durations_is_enough(traced: Path) -> None:
     assert answer.returncode == 0
     assert "unequal stages" in answer.stdout
     assert "Next: a clock per instruction" in answer.stdout
+    assert "simulated GPUs only" in answer.stdout
     assert "not published" not in answer.stdout
 
 
