@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -43,11 +44,21 @@ def _by_path(job: str, archived: bool) -> JobFolder:
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
     if path.parent.name not in folders or not path.is_dir():
+        if why := _why_no_job(job):
+            wrong_usage(f"{job}: {why}. (For a job, also give its directory by -d.)")
         wrong_usage(
             f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
         )
     path = path.resolve()
     return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
+
+
+def _why_no_job(job: str) -> str:
+    """Returns why a name cannot mean a job: it is a file, or a path to nothing; '' if neither is clear."""
+    if os.path.isfile(job):
+        return "this is a file, not a job"
+    is_path = "/" in job or Path(job).suffix[1:].isalpha()
+    return "there is no such file or folder" if is_path and not os.path.exists(job) else ""
 
 
 def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFolder:
@@ -65,7 +76,8 @@ def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFol
         if matches:
             names = ", ".join(folder.job_id for folder in matches[:_MOST_NAMED])
             fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of the name: {names}")
-        fail(f"{job!r} is not a job in {shared_dir}; `pfo-fs status {shared_dir}` lists the jobs")
+        why = _why_no_job(job)
+        fail(f"{job!r} is not a job in {shared_dir}{why and f' ({why})'}; `pfo-fs status {shared_dir}` lists the jobs")
     return matches[0]
 
 
