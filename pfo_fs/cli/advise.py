@@ -16,6 +16,7 @@ from pfo_fs.cli.simulate import PipelineSchedule
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say, show, table
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import duration_text, percent
+from pfo_fs.user_files import INSTRUCTIONS, TRACE_COLUMNS
 
 if TYPE_CHECKING:
     from pfo_fs.arrays import Array
@@ -24,22 +25,30 @@ if TYPE_CHECKING:
 
 _LITTLE = 0.02
 """Of energy: a job that may save less is not worth a new tool."""
+_SLOWER = 2
+"""Of `SLOWDOWNS`: the one that is proposed where nothing is to be saved without."""
 _SEEN = 0.001
 """A smaller saving is none."""
 _SOURCE = (
-    "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; a folder with what torch.profiler has "
-    "exported on each rank (*.json, *.json.gz); or output of Megatron-LM (*.log, *.out, *.txt) with "
-    "--timing-log-level 2 --timing-log-option all."
+    f"A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it (columns {', '.join(TRACE_COLUMNS)}; "
+    f"instruction: {INSTRUCTIONS}); a folder with what torch.profiler has exported on each rank (*.json, *.json.gz); "
+    "or output of Megatron-LM (*.log, *.out, *.txt) with --timing-log-level 2 --timing-log-option all."
 )
 _LOGS = (".log", ".out", ".txt")
 _NUM_RANKS = (
     "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
 )
 _REMEDIES = {
-    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks; instructions of 10 ms or more"),
-    "loads": ("a clock per step, from loads: LoadClocks", "right to set clocks; lengths known before the step"),
-    "limit": ("one power limit: pfo-fs power-limit", "right to set power limits"),
+    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; instructions of 10 ms or more"),
+    "loads": (
+        "a clock per step, from loads: LoadClocks",
+        "right to set clocks*; DDP or a pipeline, not FSDP, ZeRO-2 or ZeRO-3; lengths known before the step",
+    ),
+    "limit": ("one power limit: power_limit_loop", "right to set power limits"),
 }
+_CAPS_ONLY = "* With the right to set power limits alone: one level per rank, which saves less."
+_LONG_S = 60.0
+"""No forward or backward pass of a micro-batch takes as long; one in milliseconds does."""
 
 
 def advise(
@@ -62,7 +71,7 @@ def advise(
     path, found, curves = Path(source), "", None
     with err.status("reading durations ..."):
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
-            trace, found = read_torch_traces(path, num_ranks)
+            trace, found = read_torch_traces(path, num_ranks, _warn)
             if not found:
                 say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
@@ -72,6 +81,9 @@ def advise(
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
+            if full_s.max() > _LONG_S:
+                longest = duration_text(float(full_s.max()))
+                _warn(f"Instructions of {longest}: time_s must be in seconds; are these milliseconds?")
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
@@ -82,6 +94,10 @@ def advise(
         print_json({**fields, "slowdowns": SLOWDOWNS})
         return
     _show(advice, gpu, full_s.shape)
+
+
+def _warn(text: str) -> None:
+    say(("warning: ", "yellow"), text, to=err)
 
 
 def _plain(value: object) -> object:
@@ -129,11 +145,14 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
     causes = f": {waits}" if waits else ""
     say(
-        f"{shape[0]} steps of {shape[2]} pipeline{'' if shape[2] == 1 else 's'}, {duration_text(advice.step_s)} each. "
+        f"{shape[0]} step{'s' * (shape[0] > 1)} of {shape[2]} pipeline{'s' * (shape[2] > 1)}, "
+        f"{duration_text(advice.step_s)} each. "
         f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
     )
-    shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
-    shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
+    title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
+    columns = (f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS)
+    shown = table("what", *columns, "needs", left=("what", "needs"), title=title)
+    shown.caption = _CAPS_ONLY if len(advice.remedies) > 1 else None
     for remedy in advice.remedies:
         name, needs = _REMEDIES[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
@@ -142,8 +161,10 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         say("How training follows the clock is what this job has measured, not what was published.")
     elif advice.curves == "unknown":
         say(
-            f"How training on {gpu or 'these GPUs'} follows the clock is not published: the intervals hold what is "
-            "known of A100 and A40, and that newer kinds save less. If they are of these kinds, give --gpu."
+            f"No curve of training is published for {repr(gpu) if gpu else 'these GPUs'}: the intervals hold what is "
+            "known of A100 and A40, and that newer kinds save less."
+            + " If they are of these kinds, give --gpu."
+            * (not gpu)
         )
     for one in advice.waits[2:]:
         if one.share > NOTABLE:
@@ -153,8 +174,10 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         left = ", ".join(_left(one) for one in advice.balanced if _left(one))
         say(f"With balanced loads, there is left: {left or 'nothing'}.")
     if advice.most < _LITTLE:
-        most = percent(advice.most, 1)
-        say(f"Little to save: at most {most} without slower steps. Next: nothing, or allow slower steps.")
+        slower = max(advice.remedies, key=lambda one: one.saved[_SLOWER].high)
+        more = f"; or, if steps may be {100 * (SLOWDOWNS[_SLOWER] - 1):.0f} % slower, {_REMEDIES[slower.name][0]}"
+        more *= slower.saved[_SLOWER].high >= _LITTLE
+        say(f"Little to save: at most {percent(advice.most, 1)} without slower steps. Next: nothing{more}.")
         return
     best = max(advice.remedies, key=lambda one: one.saved[0].high)
     say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")

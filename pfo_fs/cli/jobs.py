@@ -34,7 +34,8 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
     """
     from pfo_fs.store import bodies
 
-    folder = _by_path(job, archived) if shared_dir is None else _by_name(job, shared_dir, archived, writes)
+    named_in = None if "/" in job else shared_dir
+    folder = _by_path(job, archived) if named_in is None else _by_name(job, named_in, archived, writes)
     if writes and folder.read(bodies.EndBody) is not None:
         fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     return folder

@@ -155,6 +155,7 @@ daemon no/such/folder                                   1 is not there: is the p
 daemon ''                                               2 give the path of the shared directory
 advise nothere.csv                                      2 nothere.csv: there is no such file or folder
 advise nothere.csv -d ROOT                              1 (there is no such file or folder); `pfo-fs status
+report no/job -d ROOT                                   2 no/job: there is no such file or folder
 schedule check mine.csv                                 2 mine.csv: this is a file, not a job
 status                                                  2 name the shared directory
 status ' '                                              2 give the path of the shared directory
