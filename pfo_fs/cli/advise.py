@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _LITTLE = 0.02
 """Of energy: a job that may save less is not worth a new tool."""
-_SLOWER = 2
-"""Of `SLOWDOWNS`: the one that is proposed where nothing is to be saved without."""
 _SEEN = 0.001
 """A smaller saving is none."""
 _SOURCE = (
@@ -47,8 +45,6 @@ _REMEDIES = {
     "limit": ("one power limit: power_limit_loop", "right to set power limits"),
 }
 _CAPS_ONLY = "* With the right to set power limits alone: one level per rank, which saves less."
-_LONG_S = 60.0
-"""No forward or backward pass of a micro-batch takes as long; one in milliseconds does."""
 
 
 def advise(
@@ -71,7 +67,7 @@ def advise(
     path, found, curves = Path(source), "", None
     with err.status("reading durations ..."):
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
-            trace, found = read_torch_traces(path, num_ranks, _warn)
+            trace, found = read_torch_traces(path, num_ranks, lambda text: say(text, to=err))
             if not found:
                 say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
@@ -81,9 +77,9 @@ def advise(
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
-            if full_s.max() > _LONG_S:
-                longest = duration_text(float(full_s.max()))
-                _warn(f"Instructions of {longest}: time_s must be in seconds; are these milliseconds?")
+            if (longest_s := float(full_s.max())) > 60:  # no pass of a micro-batch takes as long
+                longest = duration_text(longest_s)
+                say(f"Instructions of {longest}: time_s must be in seconds; are these milliseconds?", to=err)
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
@@ -94,10 +90,6 @@ def advise(
         print_json({**fields, "slowdowns": SLOWDOWNS})
         return
     _show(advice, gpu, full_s.shape)
-
-
-def _warn(text: str) -> None:
-    say(("warning: ", "yellow"), text, to=err)
 
 
 def _plain(value: object) -> object:
@@ -149,9 +141,8 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         f"{duration_text(advice.step_s)} each. "
         f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
     )
-    title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
-    columns = (f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS)
-    shown = table("what", *columns, "needs", left=("what", "needs"), title=title)
+    shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
+    shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
     shown.caption = _CAPS_ONLY if len(advice.remedies) > 1 else None
     for remedy in advice.remedies:
         name, needs = _REMEDIES[remedy.name]
@@ -160,12 +151,9 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     if advice.curves == "measured":
         say("How training follows the clock is what this job has measured, not what was published.")
     elif advice.curves == "unknown":
-        say(
-            f"No curve of training is published for {repr(gpu) if gpu else 'these GPUs'}: the intervals hold what is "
-            "known of A100 and A40, and that newer kinds save less."
-            + " If they are of these kinds, give --gpu."
-            * (not gpu)
-        )
+        kind, more = (repr(gpu), "") if gpu else ("these GPUs", " If they are of these kinds, give --gpu.")
+        known = "the intervals hold what is known of A100 and A40, and that newer kinds save less"
+        say(f"No curve of training is published for {kind}: {known}.{more}")
     for one in advice.waits[2:]:
         if one.share > NOTABLE:
             do = "replace them" if one.cause == "slow workers" else "balance them, by packing or a balancing scheduler"
@@ -173,14 +161,13 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     if advice.balanced:
         left = ", ".join(_left(one) for one in advice.balanced if _left(one))
         say(f"With balanced loads, there is left: {left or 'nothing'}.")
-    if advice.most < _LITTLE:
-        slower = max(advice.remedies, key=lambda one: one.saved[_SLOWER].high)
-        more = f"; or, if steps may be {100 * (SLOWDOWNS[_SLOWER] - 1):.0f} % slower, {_REMEDIES[slower.name][0]}"
-        more *= slower.saved[_SLOWER].high >= _LITTLE
-        say(f"Little to save: at most {percent(advice.most, 1)} without slower steps. Next: nothing{more}.")
-        return
-    best = max(advice.remedies, key=lambda one: one.saved[0].high)
-    say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
+    is_little = advice.most < _LITTLE
+    column = SLOWDOWNS.index(1.02 if is_little else 1.0)
+    best = _REMEDIES[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
+    if is_little:
+        say(f"Little to save: at most {percent(advice.most, 1)} without slower steps.")
+        best = f"nothing; or, if steps may be 2 % slower, {best}"
+    say(f"Next: {best}; `pfo-fs doctor` says what this host allows.")
 
 
 def _left(remedy: Remedy) -> str:

@@ -45,7 +45,8 @@ def _by_path(job: str, archived: bool) -> JobFolder:
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
     if path.parent.name not in folders or not path.is_dir():
-        if why := _why_no_job(job):
+        if "/" in job or path.suffix[1:].isalpha():
+            why = "this is no job" if path.exists() else "there is no such file or folder"
             wrong_usage(f"{job}: {why}. (For a job, also give its directory by -d.)")
         wrong_usage(
             f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
@@ -54,31 +55,21 @@ def _by_path(job: str, archived: bool) -> JobFolder:
     return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
 
 
-def _why_no_job(job: str) -> str:
-    """Returns why a name cannot mean a job: it is a file, or a path to nothing; '' if neither is clear."""
-    if os.path.isfile(job):
-        return "this is a file, not a job"
-    is_path = "/" in job or Path(job).suffix[1:].isalpha()
-    return "there is no such file or folder" if is_path and not os.path.exists(job) else ""
-
-
 def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFolder:
     shared = open_directory(shared_dir)
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
         return _latest(shared, live, over, writes=writes)
-    for ids, is_archived in ((live, False), (over, True)):
-        if job in ids:
-            return shared.job(job, archived=is_archived)
     named = [shared.job(job_id) for job_id in live if job in job_id]
     named += [shared.job(job_id, archived=True) for job_id in over if job in job_id]
-    matches = [folder for folder in named if _began(folder) is not None] or named[:1]
+    exact = [folder for folder in named if folder.job_id == job]
+    matches = exact[:1] or [folder for folder in named if _began(folder) is not None] or named[:1]
     if len(matches) != 1:
         if matches:
             names = ", ".join(folder.job_id for folder in matches[:_MOST_NAMED])
             fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of the name: {names}")
-        why = _why_no_job(job)
-        fail(f"{job!r} is not a job in {shared_dir}{why and f' ({why})'}; `pfo-fs status {shared_dir}` lists the jobs")
+        missing = "" if os.path.exists(job) else ", and there is no such file or folder"
+        fail(f"{job!r} is not a job in {shared_dir}{missing}; `pfo-fs status {shared_dir}` lists the jobs")
     return matches[0]
 
 

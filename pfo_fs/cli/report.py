@@ -90,9 +90,8 @@ def _refuse_to_replace(output: Path, mark: bytes) -> None:
     """Fails if a file is there whose begin lacks `mark`: another program has written it."""
     if output.is_file() and output.parent != Path("/dev"):  # standard output may be a file
         with open_user_file(output) as file:
-            begin = file.read(1024)
-        if begin and mark not in begin:
-            fail(f"{output} is not replaced, because this command has not written it; name another file by -o")
+            if (begin := file.read(1024)) and mark not in begin:
+                fail(f"{output} is not replaced, because this command has not written it; name another file by -o")
 
 
 def _report_directory(shared_dir: Path, rates: dict[str, float], as_json: bool) -> None:

@@ -31,6 +31,7 @@ Step = dict[tuple[int, str, int], float]
 """Durations in s by (stage, instruction, micro-batch), in their order; stage 0 where ranges do not tell it."""
 
 
+Warn = Callable[[str], object]
 _Range = tuple[float, float, tuple[int, str, int]]
 """Begin in us, duration in s, instruction."""
 
@@ -79,9 +80,7 @@ class _Rank(NamedTuple):
         return self._replace(steps=steps, last_stage=stage)
 
 
-def read_torch_traces(
-    source: Path, num_ranks: int | None = None, warn: Callable[[str], object] = str
-) -> tuple[Trace, str]:
+def read_torch_traces(source: Path, num_ranks: int | None = None, warn: Warn = str) -> tuple[Trace, str]:
     """Returns the trace in a folder of files, or in one file, and the name of the GPUs; empty: ranges are of the host.
 
     Args:

@@ -154,9 +154,9 @@ daemon ROOT --metrics-file no/pfo.prom                  1 there is no folder
 daemon no/such/folder                                   1 is not there: is the path right
 daemon ''                                               2 give the path of the shared directory
 advise nothere.csv                                      2 nothere.csv: there is no such file or folder
-advise nothere.csv -d ROOT                              1 (there is no such file or folder); `pfo-fs status
+advise nothere.csv -d ROOT                              1 and there is no such file or folder; `pfo
 report no/job -d ROOT                                   2 no/job: there is no such file or folder
-schedule check mine.csv                                 2 mine.csv: this is a file, not a job
+schedule check mine.csv                                 2 mine.csv: this is no job
 status                                                  2 name the shared directory
 status ' '                                              2 give the path of the shared directory
 status none                                             1 is the file system mounted here?
