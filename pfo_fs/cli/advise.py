@@ -33,9 +33,7 @@ _SOURCE = (
     "or output of Megatron-LM (*.log, *.out, *.txt) with --timing-log-level 2 --timing-log-option all."
 )
 _LOGS = (".log", ".out", ".txt")
-_NUM_RANKS = (
-    "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
-)
+_NUM_RANKS = "Ranks of a pipeline, where each holds several stages or traces tell no stage (1: no pipeline)."
 _REMEDIES = {
     "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; instructions of 10 ms or more"),
     "loads": (
@@ -77,9 +75,11 @@ def advise(
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
-            if (longest_s := float(full_s.max())) > 60:  # no pass of a micro-batch takes as long
-                longest = duration_text(longest_s)
-                say(f"Instructions of {longest}: time_s must be in seconds; are these milliseconds?", to=err)
+            if (most_s := full_s.max()) > 60:  # no pass of a micro-batch takes as long
+                say(
+                    f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?",
+                    to=err,
+                )
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
@@ -135,11 +135,10 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
 
     waiting = sum(one.share for one in advice.waits)
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
-    causes = f": {waits}" if waits else ""
     say(
         f"{shape[0]} step{'s' * (shape[0] > 1)} of {shape[2]} pipeline{'s' * (shape[2] > 1)}, "
         f"{duration_text(advice.step_s)} each. "
-        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
+        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{waits and ': ' + waits}"
     )
     shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
     shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"

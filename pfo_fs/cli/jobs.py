@@ -48,9 +48,7 @@ def _by_path(job: str, archived: bool) -> JobFolder:
         if "/" in job or path.suffix[1:].isalpha():
             why = "this is no job" if path.exists() else "there is no such file or folder"
             wrong_usage(f"{job}: {why}. (For a job, also give its directory by -d.)")
-        wrong_usage(
-            f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
-        )
+        wrong_usage(f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give its folder")
     path = path.resolve()
     return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
 

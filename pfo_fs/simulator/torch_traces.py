@@ -29,8 +29,6 @@ _SENDS = re.compile(r"PP:(\d{1,4})SEND_F\d+")
 _NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 Step = dict[tuple[int, str, int], float]
 """Durations in s by (stage, instruction, micro-batch), in their order; stage 0 where ranges do not tell it."""
-
-
 Warn = Callable[[str], object]
 _Range = tuple[float, float, tuple[int, str, int]]
 """Begin in us, duration in s, instruction."""
