@@ -76,10 +76,7 @@ def advise(
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
             if (most_s := full_s.max()) > 60:  # no pass of a micro-batch takes as long
-                say(
-                    f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?",
-                    to=err,
-                )
+                say(f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?", to=err)
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
