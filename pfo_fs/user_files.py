@@ -22,6 +22,7 @@ from pfo_fs.errors import PlanError, plain_text
 
 TRACE_COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
 """Those of a trace of a job, which reports write and the simulator plays."""
+INSTRUCTIONS = "forward, backward (zero bubble: backward_input, backward_weight)"
 MOST_CSV_CHARS = 128 * 2**20
 """The largest table that is expected, a trace of two million rows, has 100 million characters. A compressed file has up
 to 1,000 times as many characters as bytes, so they are counted when they are decompressed."""
@@ -86,7 +87,9 @@ class CsvTable:
         if missing := [name for name in required if name not in header]:
             raise PlanError(
                 f"{source}: column {', '.join(missing)} is missing; {what} has {','.join(required)}, and the first row "
-                f"here has {', '.join(header)[:200] or 'nothing'}",
+                f"here has {', '.join(header)[:200] or 'nothing'}"
+                + "; divide time_ms by 1000 and name it time_s"
+                * ("time_ms" in header),
                 line=1,
             )
         if len(header) > _MOST_COLUMNS:

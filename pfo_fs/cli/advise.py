@@ -16,6 +16,7 @@ from pfo_fs.cli.simulate import PipelineSchedule
 from pfo_fs.cli.terminal import JsonFlag, SharedDirOption, err, fail, print_json, say, show, table
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import duration_text, percent
+from pfo_fs.user_files import INSTRUCTIONS, TRACE_COLUMNS
 
 if TYPE_CHECKING:
     from pfo_fs.arrays import Array
@@ -27,19 +28,21 @@ _LITTLE = 0.02
 _SEEN = 0.001
 """A smaller saving is none."""
 _SOURCE = (
-    "A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it; a folder with what torch.profiler has "
-    "exported on each rank (*.json, *.json.gz); or output of Megatron-LM (*.log, *.out, *.txt) with "
-    "--timing-log-level 2 --timing-log-option all."
+    f"A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it (columns {', '.join(TRACE_COLUMNS)}; "
+    f"instruction: {INSTRUCTIONS}); a folder with what torch.profiler has exported on each rank (*.json, *.json.gz); "
+    "or output of Megatron-LM (*.log, *.out, *.txt) with --timing-log-level 2 --timing-log-option all."
 )
 _LOGS = (".log", ".out", ".txt")
-_NUM_RANKS = (
-    "Ranks of a pipeline: where each holds several stages, or where traces do not tell stages (1: no pipeline)."
-)
+_NUM_RANKS = "Ranks of a pipeline, where each holds several stages or traces tell no stage (1: no pipeline)."
 _REMEDIES = {
-    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks; instructions of 10 ms or more"),
-    "loads": ("a clock per step, from loads: LoadClocks", "right to set clocks; lengths known before the step"),
-    "limit": ("one power limit: pfo-fs power-limit", "right to set power limits"),
+    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; instructions of 10 ms or more"),
+    "loads": (
+        "a clock per step, from loads: LoadClocks",
+        "right to set clocks*; DDP or a pipeline, not FSDP, ZeRO-2 or ZeRO-3; lengths known before the step",
+    ),
+    "limit": ("one power limit: power_limit_loop", "right to set power limits"),
 }
+_CAPS_ONLY = "* With the right to set power limits alone: one level per rank, which saves less."
 
 
 def advise(
@@ -52,7 +55,7 @@ def advise(
 ) -> None:
     """Say what would save energy in a job, and how much, from durations at default clocks: no right is needed.
 
-    Each saving is an interval, which held what 19 of 21 drawn jobs on known GPUs saved later.
+    Tested on simulated A100s and A40s only: 19 of 21 jobs later saved an amount inside the interval.
     """
     from pfo_fs.simulator import read_trace
     from pfo_fs.simulator.advice import SLOWDOWNS, advise
@@ -62,7 +65,7 @@ def advise(
     path, found, curves = Path(source), "", None
     with err.status("reading durations ..."):
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
-            trace, found = read_torch_traces(path, num_ranks)
+            trace, found = read_torch_traces(path, num_ranks, lambda text: say(text, to=err))
             if not found:
                 say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
@@ -72,6 +75,8 @@ def advise(
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
+            if (most_s := full_s.max()) > 60:  # no pass of a micro-batch takes as long
+                say(f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?", to=err)
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
         gpu = gpu or found
@@ -127,13 +132,14 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
 
     waiting = sum(one.share for one in advice.waits)
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
-    causes = f": {waits}" if waits else ""
     say(
-        f"{shape[0]} steps of {shape[2]} pipeline{'' if shape[2] == 1 else 's'}, {duration_text(advice.step_s)} each. "
-        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{causes}"
+        f"{shape[0]} step{'s' * (shape[0] > 1)} of {shape[2]} pipeline{'s' * (shape[2] > 1)}, "
+        f"{duration_text(advice.step_s)} each. "
+        f"GPUs work {percent(1 - waiting, 1)} of the time, and wait {percent(waiting, 1)}{waits and ': ' + waits}"
     )
     shown = table("what", *(f"+{100 * (each - 1):.0f} %" for each in SLOWDOWNS), "needs", left=("what", "needs"))
-    shown.title = "Energy saved, by how much longer steps may be"
+    shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
+    shown.caption = _CAPS_ONLY if len(advice.remedies) > 1 else None
     for remedy in advice.remedies:
         name, needs = _REMEDIES[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
@@ -141,10 +147,9 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     if advice.curves == "measured":
         say("How training follows the clock is what this job has measured, not what was published.")
     elif advice.curves == "unknown":
-        say(
-            f"How training on {gpu or 'these GPUs'} follows the clock is not published: the intervals hold what is "
-            "known of A100 and A40, and that newer kinds save less. If they are of these kinds, give --gpu."
-        )
+        kind, more = (repr(gpu), "") if gpu else ("these GPUs", " If they are of these kinds, give --gpu.")
+        known = "the intervals hold what is known of A100 and A40, and that newer kinds save less"
+        say(f"No curve of training is published for {kind}: {known}.{more}")
     for one in advice.waits[2:]:
         if one.share > NOTABLE:
             do = "replace them" if one.cause == "slow workers" else "balance them, by packing or a balancing scheduler"
@@ -152,12 +157,13 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     if advice.balanced:
         left = ", ".join(_left(one) for one in advice.balanced if _left(one))
         say(f"With balanced loads, there is left: {left or 'nothing'}.")
-    if advice.most < _LITTLE:
-        most = percent(advice.most, 1)
-        say(f"Little to save: at most {most} without slower steps. Next: nothing, or allow slower steps.")
-        return
-    best = max(advice.remedies, key=lambda one: one.saved[0].high)
-    say(f"Next: {_REMEDIES[best.name][0]}; `pfo-fs doctor` says what this host allows.")
+    is_little = advice.most < _LITTLE
+    column = SLOWDOWNS.index(1.02 if is_little else 1.0)
+    best = _REMEDIES[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
+    if is_little:
+        say(f"Little to save: at most {percent(advice.most, 1)} without slower steps.")
+        best = f"nothing; or, if steps may be 2 % slower, {best}"
+    say(f"Next: {best}; `pfo-fs doctor` says what this host allows.")
 
 
 def _left(remedy: Remedy) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -33,7 +34,8 @@ def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, write
     """
     from pfo_fs.store import bodies
 
-    folder = _by_path(job, archived) if shared_dir is None else _by_name(job, shared_dir, archived, writes)
+    named_in = None if "/" in job else shared_dir
+    folder = _by_path(job, archived) if named_in is None else _by_name(job, named_in, archived, writes)
     if writes and folder.read(bodies.EndBody) is not None:
         fail(f"job {folder.job_id} has ended; `pfo-fs status` lists the running ones")
     return folder
@@ -43,9 +45,10 @@ def _by_path(job: str, archived: bool) -> JobFolder:
     path = Path(job)
     folders = ("jobs", "archive") if archived else ("jobs",)
     if path.parent.name not in folders or not path.is_dir():
-        wrong_usage(
-            f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give the job's folder"
-        )
+        if "/" in job or path.suffix[1:].isalpha():
+            why = "this is no job" if path.exists() else "there is no such file or folder"
+            wrong_usage(f"{job}: {why}. (For a job, also give its directory by -d.)")
+        wrong_usage(f"job {job!r}: name its directory by -d (--shared-dir, PFO_FS_SHARED_DIR), or give its folder")
     path = path.resolve()
     return open_directory(path.parent.parent).job(path.name, archived=path.parent.name == "archive")
 
@@ -55,17 +58,16 @@ def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFol
     live, over = shared.job_ids(), shared.archived_job_ids() if archived else []
     if job == "latest":
         return _latest(shared, live, over, writes=writes)
-    for ids, is_archived in ((live, False), (over, True)):
-        if job in ids:
-            return shared.job(job, archived=is_archived)
     named = [shared.job(job_id) for job_id in live if job in job_id]
     named += [shared.job(job_id, archived=True) for job_id in over if job in job_id]
-    matches = [folder for folder in named if _began(folder) is not None] or named[:1]
+    exact = [folder for folder in named if folder.job_id == job]
+    matches = exact[:1] or [folder for folder in named if _began(folder) is not None] or named[:1]
     if len(matches) != 1:
         if matches:
             names = ", ".join(folder.job_id for folder in matches[:_MOST_NAMED])
             fail(f"{job!r} is in the names of {len(matches)} jobs in {shared_dir}; give more of the name: {names}")
-        fail(f"{job!r} is not a job in {shared_dir}; `pfo-fs status {shared_dir}` lists the jobs")
+        missing = "" if os.path.exists(job) else ", and there is no such file or folder"
+        fail(f"{job!r} is not a job in {shared_dir}{missing}; `pfo-fs status {shared_dir}` lists the jobs")
     return matches[0]
 
 

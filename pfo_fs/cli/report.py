@@ -13,6 +13,7 @@ from pfo_fs.cli.terminal import (
     JsonFlag,
     SharedDirOption,
     err,
+    fail,
     open_directory,
     out,
     print_json,
@@ -23,6 +24,7 @@ from pfo_fs.cli.terminal import (
     wrong_usage,
 )
 from pfo_fs.reports.wording import signed_percent
+from pfo_fs.user_files import TRACE_COLUMNS, open_user_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,6 +74,7 @@ def report(
         _report_directory(the_directory(shared_dir), rates, json_)
         return
     output = output or Path("report.html")
+    _refuse_to_replace(output, b'name="generator" content="pfo-fs ')
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job ..."):
         page = render_page(collect_job(folder), rates)
@@ -81,6 +84,14 @@ def report(
         print_json({"file": str(output), "job_id": folder.job_id})
         return
     say(f"written: {output} (job {folder.job_id})")
+
+
+def _refuse_to_replace(output: Path, mark: bytes) -> None:
+    """Fails if a file is there whose begin lacks `mark`: another program has written it."""
+    if output.is_file() and output.parent != Path("/dev"):  # standard output may be a file
+        with open_user_file(output) as file:
+            if (begin := file.read(1024)) and mark not in begin:
+                fail(f"{output} is not replaced, because this command has not written it; name another file by -o")
 
 
 def _report_directory(shared_dir: Path, rates: dict[str, float], as_json: bool) -> None:
@@ -140,7 +151,7 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, Option("--output", "-o", help="The CSV file to write.")] = Path("trace.csv"),
+    output: Annotated[Path | None, Option("--output", "-o", help="The CSV file; default: JOB.csv.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""
@@ -148,6 +159,8 @@ def trace(
     from pfo_fs.reports.timeline import write_trace
 
     folder = find_job(job, shared_dir, archived=True)
+    output = output or Path(f"{folder.job_id}.csv")
+    _refuse_to_replace(output, ",".join(TRACE_COLUMNS).encode())
     answer = {"file": str(output), "job_id": folder.job_id, **write_trace(collect_job(folder), output)}
     if json_:
         print_json(answer)

@@ -183,10 +183,8 @@ def _warn_if_slower(share: float | None) -> None:
     from pfo_fs.reports.verdict import MUCH_SLOWER
 
     if share is not None and share > MUCH_SLOWER:
-        text = (
-            f"iterations would take about {100 * share:.0f} % longer than at max clocks, by what this job has measured"
-        )
-        say(("warning: ", "yellow"), text, to=err)
+        longer = f"about {100 * share:.0f} % longer than at max clocks, by what this job has measured"
+        say(("warning: ", "yellow"), f"iterations would take {longer}", to=err)
 
 
 def target(
@@ -194,9 +192,7 @@ def target(
     slowdown: SlowdownOption = None,
     deadline: DeadlineOption = None,
     power: PowerOption = None,
-    none: Annotated[
-        bool, Option("--none", "--gone", help="Remove it: the scheduler's own target holds again.")
-    ] = False,
+    none: Annotated[bool, Option("--none", "--gone", help="Remove it: the scheduler's own holds again.")] = False,
     shared_dir: SharedDirOption = None,
     json_: JsonFlag = False,
 ) -> None:

@@ -83,9 +83,7 @@ SLOWDOWN = "Longest iteration, as a multiple of the time at max clocks: 1.05."
 SlowdownOption = Annotated[float | None, Option(callback=plausible_slowdown, help=SLOWDOWN)]
 DeadlineOption = Annotated[float | None, Option(help="Longest iteration in s.")]
 PowerOption = Annotated[float | None, Option(help="Highest average power in W, all GPUs together.")]
-NumRanksOption = Annotated[
-    int | None, Option(help="Ranks of the pipeline, if each holds several stages (interleaved).")
-]
+NumRanksOption = Annotated[int | None, Option(help="Ranks of a pipeline that hold several stages each (interleaved).")]
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:

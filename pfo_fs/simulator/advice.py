@@ -70,7 +70,7 @@ _DELIVERED_LEAST = {"plan": 0.2, "loads": 0.2, "limit": 0.05}
 
 
 class Interval(NamedTuple):
-    """An energy saving, relative: it held what 19 of 21 drawn jobs on known GPUs saved later."""
+    """An energy saving, relative: 19 of 21 jobs on simulated A100s and A40s later saved an amount inside it."""
 
     low: float
     high: float

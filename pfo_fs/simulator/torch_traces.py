@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +29,7 @@ _SENDS = re.compile(r"PP:(\d{1,4})SEND_F\d+")
 _NAMES = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 Step = dict[tuple[int, str, int], float]
 """Durations in s by (stage, instruction, micro-batch), in their order; stage 0 where ranges do not tell it."""
-
-
+Warn = Callable[[str], object]
 _Range = tuple[float, float, tuple[int, str, int]]
 """Begin in us, duration in s, instruction."""
 
@@ -78,11 +78,12 @@ class _Rank(NamedTuple):
         return self._replace(steps=steps, last_stage=stage)
 
 
-def read_torch_traces(source: Path, num_ranks: int | None = None) -> tuple[Trace, str]:
+def read_torch_traces(source: Path, num_ranks: int | None = None, warn: Warn = str) -> tuple[Trace, str]:
     """Returns the trace in a folder of files, or in one file, and the name of the GPUs; empty: ranges are of the host.
 
     Args:
         num_ranks: Ranks of a pipeline where ranges do not tell stages; None: all ranks are one pipeline.
+        warn: Called with what is wrong about traces that can be read.
 
     Raises:
         PlanError: A file cannot be read or has no such ranges, or ranks of a pipeline are missing.
@@ -107,6 +108,8 @@ def read_torch_traces(source: Path, num_ranks: int | None = None) -> tuple[Trace
             f"{source}: its {len(ranks)} traces are not those of whole pipelines of {last_stage + 1} stages; give a "
             "folder with the traces of all ranks, or --num-ranks, the ranks of a pipeline (1 without one)"
         )
+    if len(ranks) < (world := ranks[0].world.world_size):
+        warn(f"{len(ranks)} of {world} ranks' traces: waits between ranks cannot be seen; give all")
     orders = [max(map(list, lanes_[0]), key=len) for _, lanes_ in sorted(of_stages.items())]
     pipeline = pipeline_from_orders(orders, name="recorded")
     node_of = {tuple(instruction): node for instruction, node in pipeline.position.items()}

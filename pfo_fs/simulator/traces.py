@@ -28,12 +28,13 @@ from pfo_fs.planner import Instruction, Measurement, Pipeline, make_pipeline
 from pfo_fs.simulator.cluster import Nuisances, SimulatedJob
 from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.simulator.truth import Truth
-from pfo_fs.user_files import TRACE_COLUMNS, csv_table
+from pfo_fs.user_files import INSTRUCTIONS, TRACE_COLUMNS, csv_table
 
 TIMES_S = 1e-9, 1e6
 """Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
 _MOST_TIMES = 1_000_000
 """A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
+_NAMES = {"forward", "backward", "backward_input", "backward_weight", "recomputation", "forward_backward"}
 SLOW_WORKER = 1.15
 """A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is permanently slow: healthy
 ones of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
@@ -159,6 +160,8 @@ def read_trace(
     for (_, _, instruction), (_, line) in rows.items():
         if instruction not in pipeline.position:
             wrong = f"schedule {schedule} has no {_shown(instruction)}; give another --schedule"
+            if instruction.name not in _NAMES:
+                wrong = f"instruction {plain_text(instruction.name, 40)!r} is unknown: use {INSTRUCTIONS}"
             raise PlanError(f"{path}: row {line}: {wrong}", line=line)
     times_s = {(step, dp, pipeline.position[one]): time_s for (step, dp, one), (time_s, _) in rows.items()}
     return trace_of(path, pipeline, times_s, dp_ranks[:pipelines])

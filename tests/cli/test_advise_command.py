@@ -37,11 +37,15 @@ def test_a_file_of_durations_is_enough(traced: Path) -> None:
     assert answer.returncode == 0
     assert "unequal stages" in answer.stdout
     assert "Next: a clock per instruction" in answer.stdout
+    assert "simulated GPUs only" in answer.stdout
     assert "not published" not in answer.stdout
 
 
 def test_a_kind_of_gpu_that_nobody_has_published_is_said(traced: Path) -> None:
-    assert "How training on H100 follows the clock is not published" in pfo_fs("advise", traced, "--gpu", "H100").stdout
+    told = pfo_fs("advise", traced, "--gpu", "banana").stdout
+    assert "No curve of training is published for 'banana'" in told
+    assert "give --gpu" not in told
+    assert "give --gpu" in pfo_fs("advise", traced).stdout
 
 
 def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> None:
@@ -54,6 +58,21 @@ def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> 
     told = pfo_fs("advise", path, "--gpu", "A100").stdout
     assert "Little to save" in told
     assert "wait 0.0%\n" in told, "there is no cause to name"
+    assert "Next: nothing; or, if steps may be 2 % slower, one power limit: power_limit_loop;" in told
+    path.write_text("\n".join([rows[0].replace("time_s", "time_ms"), *rows[1:]]))
+    assert "divide time_ms by 1000 and name it time_s" in pfo_fs("advise", path).said
+    path.write_text("\n".join([rows[0], *(row.replace("0.1", "100") for row in rows[1:])]))
+    assert "time_s must be in seconds; are these milliseconds?" in pfo_fs("advise", path).said
+
+
+def test_traces_of_some_ranks_only_are_told(tmp_path: Path) -> None:
+    ranges = [
+        {"cat": "user_annotation", "name": f"{name} 0", "ts": begin_us, "dur": 1e5, "pid": 1, "tid": 1}
+        for name, begin_us in (("Forward", 0), ("Backward", 1e5))
+    ]
+    document = {"distributedInfo": {"rank": 0, "world_size": 8}, "traceEvents": ranges}
+    (tmp_path / "rank0.json").write_text(json.dumps(document))
+    assert "1 of 8 ranks' traces: waits between ranks" in pfo_fs("advise", tmp_path, "--num-ranks", 1, code=0).stderr
 
 
 def test_programs_get_the_same_as_json(traced: Path) -> None:

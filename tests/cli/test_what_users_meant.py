@@ -153,6 +153,10 @@ daemon ROOT --metrics-file pfo.txt                      1 must end in .prom
 daemon ROOT --metrics-file no/pfo.prom                  1 there is no folder
 daemon no/such/folder                                   1 is not there: is the path right
 daemon ''                                               2 give the path of the shared directory
+advise nothere.csv                                      2 nothere.csv: there is no such file or folder
+advise nothere.csv -d ROOT                              1 and there is no such file or folder; `pfo
+report no/job -d ROOT                                   2 no/job: there is no such file or folder
+schedule check mine.csv                                 2 mine.csv: this is no job
 status                                                  2 name the shared directory
 status ' '                                              2 give the path of the shared directory
 status none                                             1 is the file system mounted here?
@@ -162,9 +166,11 @@ status JOB ROOT                                         2 extra argument
 report -d ROOT -o page.html                             2 name it
 report nobody -d ROOT                                   1 is not a job in
 report latest -o no/page.html -d ROOT                   1 cannot be written
+report latest -o mine.csv -d ROOT                       1 mine.csv is not replaced
 report latest                                           2 name its directory by -d
 report latest -d ROOT --price -1                        2 price
 trace latest -o trace.csv -d ROOT                       1 no iteration was measured
+trace latest -o mine.csv -d ROOT                        1 name another file by -o
 trace                                                   2 Missing argument
 target JOB -d ROOT                                      2 exactly one
 target JOB --power 5 --slowdown 1.1 -d ROOT             2 exactly one
@@ -216,6 +222,7 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
     for name in ("PFO_FS_SHARED_DIR", "CUDA_VISIBLE_DEVICES", "PFO_FS_SCHEDULER"):
         monkeypatch.delenv(name, raising=False)
     names = {"ROOT": str(four_pipelines.files.root), "JOB": four_pipelines.job_id}
@@ -226,3 +233,4 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
     assert not any(word in done.said for word in ("Traceback", "Errno", "pydantic", "Input should"))
     assert sorted(os.walk(four_pipelines.files.root)) == before
     assert four_pipelines.read_file(layout.YAML) is None
+    assert (tmp_path / "mine.csv").read_text() == "a,b\n1,2\n"
