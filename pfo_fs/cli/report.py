@@ -22,7 +22,7 @@ from pfo_fs.cli.terminal import (
     the_directory,
     wrong_usage,
 )
-from pfo_fs.reports.wording import signed_percent
+from pfo_fs.reports.wording import counted, signed_percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def report(
     """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.page import render_page
+    from pfo_fs.reports.page import PAGE_HAS, render_page
 
     per_kwh = {"cost {}": price, "{} kg CO2": None if carbon is None else carbon / 1000}
     rates = {unit: rate for unit, rate in per_kwh.items() if rate is not None}
@@ -75,7 +75,7 @@ def report(
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job ..."):
         page = render_page(collect_job(folder), rates)
-    with output_file(output) as file:
+    with output_file(output, PAGE_HAS) as file:
         file.write(page)
     if json_:
         print_json({"file": str(output), "job_id": folder.job_id})
@@ -140,7 +140,7 @@ def _kwh(value: float | None) -> str:
 def trace(
     job: Job,
     shared_dir: SharedDirOption = None,
-    output: Annotated[Path, Option("--output", "-o", help="The CSV file to write.")] = Path("trace.csv"),
+    output: Annotated[Path | None, Option("--output", "-o", help="The CSV file; default: JOB.csv.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Write all durations of a job's instructions that were measured at max clocks, for `pfo-fs simulate --trace`."""
@@ -148,11 +148,12 @@ def trace(
     from pfo_fs.reports.timeline import write_trace
 
     folder = find_job(job, shared_dir, archived=True)
-    answer = {"file": str(output), "job_id": folder.job_id, **write_trace(collect_job(folder), output)}
+    output = output or Path(f"{folder.job_id}.csv")
+    found = write_trace(collect_job(folder), output)
     if json_:
-        print_json(answer)
+        print_json({"file": str(output), "job_id": folder.job_id, **found})
         return
     say(
-        f"written: {output}: {answer['rows']:,} instructions of {answer['pipelines']} pipelines in {answer['steps']} "
-        f"steps that were measured at max clocks; replay them by `pfo-fs simulate --trace {output}`"
+        f"written: {output}: {counted(found['rows'], 'instruction')} of {counted(found['pipelines'], 'pipeline')} in "
+        f"{counted(found['steps'], 'step')}, measured at max clocks; replay: `pfo-fs simulate --trace {output}`"
     )

@@ -53,7 +53,7 @@ def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> 
     path.write_text("\n".join(rows) + "\n")
     told = pfo_fs("advise", path, "--gpu", "A100").stdout
     assert "Little to save" in told
-    assert "wait 0.0%\n" in told, "there is no cause to name"
+    assert "wait 0.0 %\n" in told, "there is no cause to name"
 
 
 def test_programs_get_the_same_as_json(traced: Path) -> None:
