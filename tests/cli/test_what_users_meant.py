@@ -192,7 +192,7 @@ check nobody -d ROOT                                    2 is not a job in
 reset-clocks                                            2 name the GPUs
 reset-clocks 0                                          1 `nvidia-smi -L` lists them
 reset-clocks GPU-1234 --wait 0                          1 nvml:GPU-1234
-power-limit mine.csv                                    1 is not a profile of power limits; it should look like
+power-limit mine.csv                                    1 power limits: content is not JSON; it should look like
 power-limit n.json --factor 1.05                        2 --factor belongs to --selector max-slowdown
 power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
 power-limit n.json --selector max-slowdown              2 needs --factor
