@@ -200,7 +200,10 @@ def _begun(folder: JobFolder, nonce: str, after: int, timeout_s: float, shown: P
     from pfo_fs.store import bodies
 
     until_s = time.monotonic() + timeout_s
-    task = shown.add_task("waits for the coordinator", total=None)
+    waits = "waiting until the scheduler's own trial ends"
+    task = shown.add_task(waits, total=None)
+    if not err.is_terminal:
+        say(f"{waits}, {timeout_s:.0f} s at most; then minutes of measuring", to=err)
     while True:
         for number in (one for one in folder.schedule_numbers() if one > after):
             index = folder.read(bodies.IndexBody, number=number)
@@ -214,8 +217,8 @@ def _begun(folder: JobFolder, nonce: str, after: int, timeout_s: float, shown: P
             _no_answer("the job has ended")
         if time.monotonic() > until_s:
             _no_answer(
-                f"the measurement did not begin within {timeout_s:.0f} s; it does once the scheduler measures nothing "
-                f"itself. It says: {said or 'nothing'}"
+                f"the measurement did not begin within {timeout_s:.0f} s; the scheduler says: {said or 'nothing'}. "
+                f"Ask again in some minutes, with a longer --timeout, or now `pfo-fs off {folder.job_id}`"
             )
         time.sleep(_LOOK_S)
 

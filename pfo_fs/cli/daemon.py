@@ -55,11 +55,16 @@ def daemon(
     """Schedule all jobs of a shared directory; if another daemon does so already, stand by to take over."""
     from pfo_fs.coordination.daemon import Daemon
     from pfo_fs.coordination.remote_policy import PolicyProcesses
+    from pfo_fs.scheduler import check_scheduler_args, load_scheduler
     from pfo_fs.settings import load_settings
     from pfo_fs.store import Files, SharedDirectory
 
     if slowdown:
         wrong_usage(f"--slowdown is an argument of the scheduler: --scheduler-args '{{\"slowdown\": {slowdown}}}'")
+    if metrics_file is not None and metrics_file.suffix != ".prom":
+        wrong_usage(f"--metrics-file: {metrics_file} must end in .prom, or the node exporter does not read it")
+    if metrics_file is not None and not metrics_file.parent.is_dir():
+        wrong_usage(f"--metrics-file: there is no folder {metrics_file.parent}")
     shared_dir = the_directory(shared_dir)
     users = None if allow_users is None else _user_numbers(allow_users)
     settings = load_settings(
@@ -75,6 +80,7 @@ def daemon(
     if ":" in settings.scheduler:  # package.module:Class; added last, so that no file here hides an installed module
         with suppress(OSError):
             sys.path.append(os.getcwd())
+    check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)  # before a folder is made
     files = Files(shared_dir, create=True, users=users)
     _warn_of_mount(files.root)
     serving = Daemon(files, settings, make_policy=PolicyProcesses().make)
@@ -134,8 +140,8 @@ def _json_object(text: str | None) -> dict[str, object] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError as error:
-        wrong_usage(f"--scheduler-args is not JSON: {error}")
+    except ValueError:
+        wrong_usage(f"--scheduler-args {text!r} is not JSON; write it as '{{\"slowdown\": 1.05}}'")
     if not isinstance(value, dict):
         wrong_usage(f"--scheduler-args must be a JSON object such as {{}}, not {text}")
     return value

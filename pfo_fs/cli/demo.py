@@ -30,15 +30,15 @@ def demo(
     output: Annotated[Path, Option("--output", "-o", help="The page about the job to write.")] = _PAGE,
     json_: JsonFlag = False,
 ) -> None:
-    """Try pfo-fs without a GPU: a job of 8 stages in virtual time, from its first profile to its verdict."""
+    """Try pfo-fs without a GPU: a job of 4 stages in virtual time, from its first profile to its verdict."""
     from pfo_fs.reports.atomic_output import output_file
-    from pfo_fs.reports.page import render_page
+    from pfo_fs.reports.page import PAGE_HAS, render_page
 
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(TemporaryDirectory(prefix="pfo-fs-demo-"))) / "pfo"
         data, summary = _play(slowdown, root, err if json_ else out)
         page = render_page(data)
-    with output_file(output) as file:
+    with output_file(output, PAGE_HAS) as file:
         file.write(page)
     if json_:
         print_json({"job_id": data.folder.job_id, "page": str(output.absolute()), **summary.as_json()})
@@ -102,6 +102,7 @@ def _show(summary: Summary) -> None:
         f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
         f"{difference_text(summary.overhead_s, duration_text)} and "
         f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
+        "These figures are exact; those of the page were measured in the job, until the last instruction's end.\n"
         "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
         "coordinator, scheduler and planner are those of real jobs."
     )

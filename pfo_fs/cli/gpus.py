@@ -34,7 +34,7 @@ _OWNERS = {"--factor": "max-slowdown", "--eta-knob": "zeus-cost", "--world-size"
 """The selector to which an option belongs."""
 
 
-_GPUS = "nvml:<UUID>; default: those that CUDA_VISIBLE_DEVICES names."
+_GPUS = "GPU-<UUID>, as `nvidia-smi -L` lists them; default: those that CUDA_VISIBLE_DEVICES names."
 
 
 def power_limit(
@@ -164,7 +164,7 @@ def reset_clocks(
 
     if not gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
         wrong_usage("name the GPUs, or set CUDA_VISIBLE_DEVICES: other jobs may use the node's other GPUs")
-    specs = gpus or [f"nvml:{uuid}" for uuid in visible_uuids()]
+    specs = [f"nvml:{name}" if name.startswith("GPU-") else name for name in gpus or visible_uuids()]
     if not specs:
         fail("CUDA_VISIBLE_DEVICES names no GPU of this host")
     problems = [_reset(spec, power_limit, wait) for spec in specs]

@@ -225,7 +225,7 @@ def plans_table(rows: Sequence[tuple[str, Plan | str]]) -> Table:
             f"{plan.energy_j:,.0f}",
             percent(1 - plan.energy_j / plans[0].energy_j),
             f"{plan.average_power_w:,.0f}",
-            "" if plan.gap is None else f"{plan.gap:.3%}",
+            "" if plan.gap is None else percent(plan.gap, 3),
             f"{len(plan.changes)}",
         )
     return shown

@@ -13,7 +13,6 @@ from pfo_fs.cli.terminal import (
     JsonFlag,
     SharedDirOption,
     err,
-    fail,
     open_directory,
     out,
     print_json,
@@ -23,8 +22,7 @@ from pfo_fs.cli.terminal import (
     the_directory,
     wrong_usage,
 )
-from pfo_fs.reports.wording import signed_percent
-from pfo_fs.user_files import TRACE_COLUMNS, open_user_file
+from pfo_fs.reports.wording import counted, signed_percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,7 +62,7 @@ def report(
     """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
-    from pfo_fs.reports.page import render_page
+    from pfo_fs.reports.page import PAGE_HAS, render_page
 
     per_kwh = {"cost {}": price, "{} kg CO2": None if carbon is None else carbon / 1000}
     rates = {unit: rate for unit, rate in per_kwh.items() if rate is not None}
@@ -74,24 +72,15 @@ def report(
         _report_directory(the_directory(shared_dir), rates, json_)
         return
     output = output or Path("report.html")
-    _refuse_to_replace(output, b'name="generator" content="pfo-fs ')
     folder = find_job(job, shared_dir, archived=True)
     with err.status("reading the job ..."):
         page = render_page(collect_job(folder), rates)
-    with output_file(output) as file:
+    with output_file(output, PAGE_HAS) as file:
         file.write(page)
     if json_:
         print_json({"file": str(output), "job_id": folder.job_id})
         return
     say(f"written: {output} (job {folder.job_id})")
-
-
-def _refuse_to_replace(output: Path, mark: bytes) -> None:
-    """Fails if a file is there whose begin lacks `mark`: another program has written it."""
-    if output.is_file() and output.parent != Path("/dev"):  # standard output may be a file
-        with open_user_file(output) as file:
-            if (begin := file.read(1024)) and mark not in begin:
-                fail(f"{output} is not replaced, because this command has not written it; name another file by -o")
 
 
 def _report_directory(shared_dir: Path, rates: dict[str, float], as_json: bool) -> None:
@@ -160,12 +149,11 @@ def trace(
 
     folder = find_job(job, shared_dir, archived=True)
     output = output or Path(f"{folder.job_id}.csv")
-    _refuse_to_replace(output, ",".join(TRACE_COLUMNS).encode())
-    answer = {"file": str(output), "job_id": folder.job_id, **write_trace(collect_job(folder), output)}
+    found = write_trace(collect_job(folder), output)
     if json_:
-        print_json(answer)
+        print_json({"file": str(output), "job_id": folder.job_id, **found})
         return
     say(
-        f"written: {output}: {answer['rows']:,} instructions of {answer['pipelines']} pipelines in {answer['steps']} "
-        f"steps that were measured at max clocks; replay them by `pfo-fs simulate --trace {output}`"
+        f"written: {output}: {counted(found['rows'], 'instruction')} of {counted(found['pipelines'], 'pipeline')} in "
+        f"{counted(found['steps'], 'step')}, measured at max clocks; replay: `pfo-fs simulate --trace {output}`"
     )

@@ -24,7 +24,7 @@ from pfo_fs.cli.terminal import (
     table,
     wrong_usage,
 )
-from pfo_fs.reports.wording import difference_text, duration_text, percent, signed_percent
+from pfo_fs.reports.wording import counted, difference_text, duration_text, percent, signed_percent
 
 if TYPE_CHECKING:
     from pfo_fs.simulator import Iteration, Play, Summary, Trace
@@ -140,8 +140,9 @@ def simulate(
 def _about(trace: Trace) -> str:
     """Returns what a trace holds, and what of it is not simulated."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
-    text = f"trace {trace.name}: {len(trace.steps)} steps of {len(trace.dp_ranks)} pipelines of {size}"
-    return text + (f"; {trace.incomplete} steps were incomplete and are left out" if trace.incomplete else "")
+    steps, pipelines = counted(len(trace.steps), "step"), counted(len(trace.dp_ranks), "pipeline")
+    left_out = f"; {counted(trace.incomplete, 'incomplete step')} left out" if trace.incomplete else ""
+    return f"trace {trace.name}: {steps} of {pipelines} of {size}{left_out}"
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:

@@ -96,7 +96,7 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
     if job == layout.EVERY_JOB:
         wrong_usage("'all' is no job; did you mean --all, all jobs of the directory?")
     if (job is not None) == every:
-        wrong_usage("name a job, or all of them by --all")
+        wrong_usage("not both: a job or --all" if every else "name a job, or all of them by --all")
     if job is None:
         return open_directory(the_directory(shared_dir), in_use=True), layout.EVERY_JOB
     folder = find_job(job, shared_dir, writes=True)
@@ -150,6 +150,6 @@ def _jobs(shared: SharedDirectory, name: str) -> list[Followed]:
         elif job.off:
             done, text = len(held) >= size, job.held_text
         else:
-            done, text = not held, f"{len(held)} ranks are still held" if held else "nothing is held"
+            done, text = not held, f"ranks still held: {len(held)}" if held else "schedules are followed again"
         jobs.append(Followed(job_id, done, held, size, text))
     return jobs

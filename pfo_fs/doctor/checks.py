@@ -17,9 +17,9 @@ from pfo_fs.device.clock_client import ClockProcess
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left
 from pfo_fs.device.clocks.undo_note import SAME_W, Leftover, clock_note, limit_note
-from pfo_fs.device.gpu.find_gpu import visible_uuids
+from pfo_fs.device.gpu.find_gpu import find_gpu_spec, visible_uuids
 from pfo_fs.device.gpu.interface import POWER_CAP, Gpu, GpuSettings
-from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
+from pfo_fs.device.gpu.spec import NAMES, BackedGpu, open_gpu
 from pfo_fs.device.metering.read_back import LOOKS_LIKE, other_setters
 from pfo_fs.device.shared_page import SharedPage
 from pfo_fs.doctor.lines import Check, line
@@ -51,7 +51,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
         return [f"simulated:doctor-{os.getpid()}-{number}" for number in range(most or 1)]
     if asked == "none":
         raise DeviceError("PFO_FS_GPU=none asks for no GPU; unset it")
-    specs = [asked] if asked else [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
+    specs = [find_gpu_spec()] if asked else [f"nvml:{uuid}" for uuid in visible_uuids()][:most]
     if not specs:
         raise DeviceError("no NVIDIA GPU is visible to this process; look at CUDA_VISIBLE_DEVICES")
     return specs
@@ -73,15 +73,16 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
     except PfoError as error:
         checks.append(line("GPUs", "none" if needs_gpu else "none-needed", str(error)))
     try:
-        if len(gpus) == len(specs) > 0:
-            checks += check_clocks(gpus[0])
+        whole = len(gpus) == len(specs) > 0
+        checks += check_clocks(gpus[0] if whole else None)
+        if whole:
             checks += check_other_setters(gpus)
             checks += check_leftovers(specs, gpus, fix=fix)
     finally:
         for gpu in gpus:
             gpu.close()
     checks += [check_clock_process(specs[0] if specs else "none"), check_helper()]
-    if len(gpus) == len(specs) > 0:
+    if whole:
         checks.append(check_marks(specs[0]))
     return checks
 
@@ -98,11 +99,13 @@ def _without_energy(gpus: Sequence[Gpu]) -> str:
     return ""
 
 
-def check_clocks(gpu: Gpu) -> list[Check]:
-    if not isinstance(gpu, BackedGpu):
-        return [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
-    reasons = gpu.reasons()
+def check_clocks(gpu: Gpu | None) -> list[Check]:
     asked = os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto"
+    if asked not in NAMES:
+        return [line("clocks", "none", f"PFO_FS_CLOCK_BACKEND: {asked!r} is unknown; it can be {', '.join(NAMES)}")]
+    if not isinstance(gpu, BackedGpu):
+        return [] if gpu is None else [line("clocks", "ok", f"set by: {gpu.clock_backend}")]
+    reasons = gpu.reasons()
     chosen = next((name for name, why in reasons.items() if not why and asked in ("auto", POWER_CAP, name)), "")
     found = f"set by: {chosen}, unless the first call is refused" if chosen else "no way to set clocks works here"
     if asked != "auto":

@@ -90,8 +90,9 @@ def parse_profile(text: str | bytes, name: str) -> Sequence[KnobMeasurement]:
         with suppress(ValidationError):
             return _checked(_Clocks.model_validate_json(text).measurements, name)
         where, wrong = first_problem(error)
+        problem = f"{where} {wrong}" if where else f"content {wrong.partition(':')[0]}"
         raise PlanError(
-            f"{name} is not a profile of power limits: {where or 'content'} {wrong}; it should look like "
+            f"{name} is not a profile of power limits: {problem}; it should look like "
             f'{{"measurements": [{{"power_limit": 300, "energy": 1234.5, "time": 6.7}}]}}'
         ) from None
     return _checked(measurements, name)

@@ -15,24 +15,27 @@ _STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 @contextmanager
-def output_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+def output_file(path: str | os.PathLike[str], replaces: str = "") -> Iterator[TextIO]:
     """Opens a file for writing; it appears at its path when the block ends without an exception.
 
     If the path is /dev/stdout or the like, or not a plain file (a pipe, for example), the text is written into it. A
-    link stays, and the file that it leads to is replaced and keeps its mode.
+    link stays, and the file that it leads to is replaced and keeps its mode. A file without the text `replaces` in its
+    first lines is never replaced.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written, or would replace another one.
     """
     try:
-        with _opened(path) as file:
+        with _opened(path, replaces.encode()) as file:
             yield file
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+        missing = isinstance(error, FileNotFoundError)
+        reason = f"the folder {Path(path).parent} is not there" if missing else error.strerror
+        raise ConfigError(f"{path}: cannot be written: {reason}") from error
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+def _opened(path: str | os.PathLike[str], replaces: bytes) -> Iterator[TextIO]:
     stream = _STREAMS.get(os.fspath(path))
     try:
         mode = os.stat(path).st_mode
@@ -43,6 +46,10 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             yield file
         return
     place = Path(os.path.realpath(path))
+    if replaces and place.exists():
+        with open(place, "rb") as old:
+            if (head := old.read(1000)) and replaces not in head:
+                raise ConfigError(f"{path}: this command has not written it, and leaves it; name another file by -o")
     partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
         with open(partial, "w", encoding="utf-8", newline="") as file:

@@ -224,16 +224,9 @@ class MetricsFile:
         path: The file; its name ends in `.prom`, as the collector wants.
         leads: Returns whether this daemon is the leader.
         every_s: Seconds between two versions of the file.
-
-    Raises:
-        ConfigError: The name ends otherwise, or there is no such folder.
     """
 
     def __init__(self, path: Path, shared: SharedDirectory, leads: Callable[[], bool], every_s: float) -> None:
-        if path.suffix != ".prom":
-            raise ConfigError(f"--metrics-file: {path} must end in .prom, or the node exporter does not read it")
-        if not path.parent.is_dir():
-            raise ConfigError(f"--metrics-file: there is no folder {path.parent}")
         self._path, self._leads, self._every_s = path, leads, every_s
         self._reader = FigureReader(shared)
         self._last = Figures(leads=False)

@@ -20,6 +20,7 @@ from pfo_fs.reports.summary import headline_section, messages
 from pfo_fs.reports.timeline import dag_of, measured_pipeline
 from pfo_fs.reports.wording import seconds_text, signed_percent
 
+PAGE_HAS = 'content="pfo-fs'  # in its first lines, and in no other file
 _MOST_ROWS = 2000
 """A browser shows a table of this length at once."""
 

@@ -11,6 +11,7 @@ from pfo_fs.arrays import np
 from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import spans_of
+from pfo_fs.reports.wording import counted
 
 _EQUAL_WORK = 0.03
 """Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
@@ -72,8 +73,9 @@ def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     if baseline is None:
         return Savings(measured, None, work_differs)
     scatter.append(baseline)
-    errors = _twice(*(one.time_error for one in scatter)), _twice(*(one.energy_error for one in scatter))
-    return Savings(measured, baseline, work_differs, errors)
+    time_error = _twice(measured.span_s, baseline.span_s, *(one.time_error for one in scatter))
+    energy_error = _twice(measured.energy_j, baseline.energy_j, *(one.energy_error for one in scatter))
+    return Savings(measured, baseline, work_differs, (time_error, energy_error))
 
 
 def _work_differs(data: JobData) -> float:
@@ -109,8 +111,7 @@ def _figures(window: Window, *, follow: bool = True) -> Figures | None:
     measured = window.measured if follow else window.without
     if measured is None or measured.energy_j is None:
         return None
-    origin = f"measured under schedule {window.number}, {measured.iterations} iteration"
-    origin += "s" if measured.iterations != 1 else ""
+    origin = f"measured under schedule {window.number}, {counted(measured.iterations, 'iteration')}"
     origin = origin if follow else "of ranks at default clocks, in turns with it"
     origin += "" if any(window.clocks_mhz) else "; clocks were left alone, which counts as max clocks"
     spreads = measured.time_spread, measured.energy_spread
@@ -118,9 +119,10 @@ def _figures(window: Window, *, follow: bool = True) -> Figures | None:
     return Figures(measured.time_s, measured.energy_j, measured.span_s, origin, *errors)
 
 
-def _twice(*errors: float | None) -> float | None:
+def _twice(now: float, base: float, *errors: float | None) -> float | None:
+    """Two standard errors of `now / base - 1`, from the relative ones of both."""
     known = [error for error in errors if error is not None]
-    return TIMES_THE_ERROR * math.hypot(*known) if len(known) == len(errors) else None
+    return TIMES_THE_ERROR * math.hypot(*known) * now / base if len(known) == len(errors) else None
 
 
 def _baseline(data: JobData) -> Figures | None:

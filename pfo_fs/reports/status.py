@@ -16,7 +16,7 @@ from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.reports.collect import Quietly, read_state
 from pfo_fs.reports.directory import owner_of
 from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
-from pfo_fs.reports.wording import energy_text, switching_text, term_text
+from pfo_fs.reports.wording import counted, energy_text, switching_text, term_text
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
@@ -230,8 +230,7 @@ def render(state: DirectoryStatus, verbose: bool = False) -> Group:
     line.append(state.shared_dir, style="bold")
     line.append("   daemon: ")
     if daemon is None:
-        scheduled = any(job.claim is not None and job.claim.kind == "daemon" for job in state.jobs)
-        line.append("its record is missing" if scheduled else "none has run here", style="yellow")
+        line.append("none runs here", style="yellow")
     elif daemon.alive:
         line.append(f"{daemon.host}:{daemon.pid}", style="green")
         line.append(f", generation {daemon.generation}, {daemon.scheduler}, pfo-fs {daemon.version}")
@@ -316,6 +315,6 @@ def _details(job: JobStatus) -> Iterator[str]:
     yield job.loads.text if job.loads is not None else ""
     if job.end is None:
         yield f"schedule {current.number}: {job.term}" if current is not None and job.term else ""
-        counts = (f"{way} ({n} rank{'s' * (n > 1)})" if len(ways) > 1 else way for way, n in ways.items())
+        counts = (f"{way} ({counted(n, 'rank')})" if len(ways) > 1 else way for way, n in ways.items())
         yield f"clocks set through: {', '.join(counts)}" if ways else ""
         yield switching_text(job.ranks)

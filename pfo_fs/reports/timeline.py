@@ -149,12 +149,12 @@ def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
 
     Raises:
         PlanError: Nothing was measured at max clocks, or the order of instructions is not known.
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written, or would replace one that is no trace.
     """
     steps: set[int] = set()
     pipelines: set[int] = set()
     rows = 0
-    with output_file(path) as file:
+    with output_file(path, ",".join(TRACE_COLUMNS)) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(TRACE_COLUMNS)
         for step, pipeline, laid in at_max_clocks(data):

@@ -32,9 +32,14 @@ def signed_percent(share: float, digits: int = 1, error: float | None = None) ->
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Returns a share as text without a plus: 0.0302 is "3.02%"; what rounds to zero never has a minus."""
-    text = f"{share:.{digits}%}"
-    return text if text.strip("-0.%") else text.removeprefix("-")
+    """Returns a share as text without a plus: 0.0302 is "3.02 %"; what rounds to zero never has a minus."""
+    text = f"{100 * share:.{digits}f} %"
+    return text if text.strip("-0. %") else text.removeprefix("-")
+
+
+def counted(number: int, what: str) -> str:
+    """Returns a number of things: "1 step", "1,024 steps"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def energy_text(joules: float) -> str:
@@ -92,7 +97,7 @@ def switching_text(ranks: Sequence[RankProgress]) -> str:
     """One line about how clocks are switched: the modes, and the largest costs of a rank; empty if not known."""
     known = [rank.switching for rank in ranks if rank.switching is not None]
     modes = sorted(Counter(switching.mode for switching in known).items())
-    text = ", ".join(f"{mode} time ({count} rank{'s' * (count > 1)})" for mode, count in modes)
+    text = ", ".join(f"{mode} time ({counted(count, 'rank')})" for mode, count in modes)
     parts = [f"clocks switched at {text if len(modes) > 1 else f'{modes[0][0]} time'}"] if modes else []
     for words, times_s in (
         ("training launches {} ahead of the device", [switching.ahead_s for switching in known]),

@@ -77,7 +77,7 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
     Raises:
-        ConfigError: It is not; the message names missing and unexpected arguments and the signature.
+        ConfigError: It is not; the message names missing, unexpected and known arguments.
         PlanError: The scheduler itself refuses an argument, for example because a file is missing.
     """
     signature = inspect.signature(cls)
@@ -99,6 +99,5 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
             close = difflib.get_close_matches(name, known, n=1)
             parts.append(f"unexpected {name}" + (f" (did you mean {close[0]}?)" if close else ""))
     raise ConfigError(
-        f"arguments of the scheduler {cls.__name__}: {'; '.join(parts) or reason}. "
-        f"It takes {cls.__name__}({', '.join(map(str, own))}), given as scheduler_args"
+        f"scheduler_args of {cls.__name__}: {'; '.join(parts) or reason}. Known: {', '.join(known) or 'none'}"
     )

@@ -70,7 +70,7 @@ class FileReader:
     ) -> None:
         self.root = Path(os.path.abspath(root))
         self.calls = calls or SystemCalls()
-        if create:
+        if create and not os.path.exists(self.root):
             try:
                 self.root.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError as error:
@@ -84,7 +84,7 @@ class FileReader:
         except OSError as error:
             raise StoreError(error.errno, f"{self.root}: {error.strerror}; is the file system mounted here?") from error
         if not stat.S_ISDIR(status.st_mode):
-            raise StoreError(errno.ENOTDIR, f"{self.root} is not a folder")
+            raise StoreError(errno.ENOTDIR, f"{self.root} is a file; name a folder")
         if status.st_mode & stat.S_IWOTH:
             others = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX  # /tmp: it must stay as it is
             advice = f"`mkdir -m 700 {self.root / 'pfo-fs'}` and use that" if others else f"`chmod o-w {self.root}`"

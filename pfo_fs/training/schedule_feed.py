@@ -22,6 +22,7 @@ all ranks leave the pace at one step.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ from pfo_fs.ipc.messages import ClocksHeld, NewSchedule, PaceLeaseRenewed, Sched
 from pfo_fs.training.schedule_broadcaster import ScheduleBroadcaster
 from pfo_fs.turns import MEASURED_BY_HAND, Turn, follows
 
+log = logging.getLogger(__name__)
+
 _OVER = "over"
 """Reason for default clocks: the schedule in force has ended, and none that this rank has is to follow it."""
 MOST_PENDING = 64
@@ -47,7 +50,7 @@ class ScheduleSwitcher:
 
     Args:
         set_schedule: Makes the next step follow a schedule; None: default clocks.
-        warn: Called with a text when a schedule is suspended; that it has ended without another one is said once.
+        warn: Called with a text when a schedule is suspended.
         half: The half of this rank (`turns.half_of`).
 
     Attributes:
@@ -66,7 +69,6 @@ class ScheduleSwitcher:
         self._pending: dict[int, NewSchedule] = {}
         self._in_force: NewSchedule | None = None
         self._reasons: set[str] = set()
-        self._has_said_over = False
 
     @property
     def newest(self) -> int:
@@ -168,9 +170,8 @@ class ScheduleSwitcher:
             if not self._reasons:
                 self.set_schedule(self._stays)
             return
-        text = f"schedule {ended.number} has ended, and no other one has come; default clocks until one comes"
-        self.suspend(_OVER, "" if self._has_said_over else text)
-        self._has_said_over = True
+        log.debug("schedule %d has ended, and no other one has come; default clocks until one comes", ended.number)
+        self.suspend(_OVER, "")
 
     def suspend(self, reason: str, text: str) -> None:
         """Sets default clocks until `resume` for this reason, also under schedules that come into force meanwhile."""

@@ -57,7 +57,7 @@ def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> 
     path.write_text("\n".join(rows) + "\n")
     told = pfo_fs("advise", path, "--gpu", "A100").stdout
     assert "Little to save" in told
-    assert "wait 0.0%\n" in told, "there is no cause to name"
+    assert "wait 0.0 %\n" in told, "there is no cause to name"
     assert "Next: nothing; or, if steps may be 2 % slower, one power limit: power_limit_loop;" in told
     path.write_text("\n".join([rows[0].replace("time_s", "time_ms"), *rows[1:]]))
     assert "divide time_ms by 1000 and name it time_s" in pfo_fs("advise", path).said

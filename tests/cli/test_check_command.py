@@ -157,7 +157,10 @@ def test_a_second_check_is_refused_while_the_first_waits(tmp_path: Path) -> None
 def test_a_check_that_the_coordinator_does_not_begin_is_taken_back(tmp_path: Path) -> None:
     play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
     play.daemon_runs = False
-    no_answer(check(play, "--timeout", 5), "did not begin within 5 s")
+    done = check(play, "--timeout", 5)
+    no_answer(done, "did not begin within 5 s")
+    no_answer(done, "waiting until the scheduler's own trial ends, 5 s at most")
+    no_answer(done, f"Ask again in some minutes, with a longer --timeout, or now `pfo-fs off {play.folder.job_id}`")
     assert layout.CHECK not in play.folder.names()
 
 

@@ -20,4 +20,8 @@ def test_the_demo_ends_with_a_saving_and_a_page(tmp_path: Path) -> None:
     assert done.answer["energy_saved"] == pytest.approx(float(printed[2]) / 100, abs=0.01)
     assert done.answer["slowdown"] == pytest.approx(float(printed[1]) / 100, abs=0.001)
     assert done.answer["settled"]
-    assert (tmp_path / "demo.html").read_text().startswith("<!DOCTYPE html>")
+    page = (tmp_path / "demo.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    verdict = re.search(r"saves ([\d.]+) ± ([\d.]+) %", page)
+    assert verdict
+    assert f"−{verdict[1]} % ± {verdict[2]}<" in page, "verdict and card tell one saving with one error"

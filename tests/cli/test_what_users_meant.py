@@ -137,20 +137,23 @@ def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
 CASES = """
 off all -d ROOT                                         2 did you mean --all
 off -d ROOT                                             2 name a job, or all of them by --all
-off JOB --all -d ROOT                                   2 name a job, or all of them by --all
+off JOB --all -d ROOT                                   2 not both: a job or --all
 off --all -d empty                                      1 is not a shared directory of pfo-fs
 off nobody -d ROOT                                      1 is not a job in
 on JOB -d empty                                         1 is not a job in
 daemon ROOT --slowdown 1.05                             2 --scheduler-args '{"slowdown": 1.05}'
 daemon ROOT --scheduler-args '{'                        2 is not JSON
+daemon ROOT --scheduler-args slowdown=1.1               2 write it as '{"slowdown": 1.05}'
+daemon new --scheduler-args '{"slow": 1.05}'            1 did you mean slowdown?). Known: slowdown, deadline, power
+daemon new --metrics-file no/pfo.prom                   2 there is no folder
+daemon mine.csv                                         1 mine.csv is a file; name a folder
 daemon ROOT --scheduler-args '[1]'                      2 must be a JSON object
 daemon ROOT --scheduler-args '{"slowdwn": 1.05}'        1 did you mean slowdown
 daemon ROOT --scheduler-args '{"slowdown": 5}'          1 give 1.05
 daemon ROOT --scheduler Paretto                         1 Built in are Manual
 daemon ROOT --allow-users ,                             2 names no user
 daemon ROOT --allow-users no-such-user                  2 there is no user
-daemon ROOT --metrics-file pfo.txt                      1 must end in .prom
-daemon ROOT --metrics-file no/pfo.prom                  1 there is no folder
+daemon ROOT --metrics-file pfo.txt                      2 must end in .prom
 daemon no/such/folder                                   1 is not there: is the path right
 daemon ''                                               2 give the path of the shared directory
 advise nothere.csv                                      2 nothere.csv: there is no such file or folder
@@ -165,12 +168,12 @@ status ROOT -d empty                                    2 name the one that you 
 status JOB ROOT                                         2 extra argument
 report -d ROOT -o page.html                             2 name it
 report nobody -d ROOT                                   1 is not a job in
-report latest -o no/page.html -d ROOT                   1 cannot be written
-report latest -o mine.csv -d ROOT                       1 mine.csv is not replaced
+report latest -o no/page.html -d ROOT                   1 the folder no is not there
+trace latest -o mine.csv -d ROOT                        1 mine.csv: this command has not written it
 report latest                                           2 name its directory by -d
 report latest -d ROOT --price -1                        2 price
+report latest -o mine.html -d ROOT                      1 mine.html: this command has not written it
 trace latest -o trace.csv -d ROOT                       1 no iteration was measured
-trace latest -o mine.csv -d ROOT                        1 name another file by -o
 trace                                                   2 Missing argument
 target JOB -d ROOT                                      2 exactly one
 target JOB --power 5 --slowdown 1.1 -d ROOT             2 exactly one
@@ -191,6 +194,9 @@ prune ROOT --older-than -1d                             2 12h, 30d or 8w
 prune empty                                             1 is not a shared directory of pfo-fs
 check nobody -d ROOT                                    2 is not a job in
 reset-clocks                                            2 name the GPUs
+reset-clocks 0                                          1 `nvidia-smi -L` lists them
+reset-clocks GPU-1234 --wait 0                          1 nvml:GPU-1234
+power-limit mine.csv                                    1 power limits: content is not JSON; it should look like
 power-limit n.json --factor 1.05                        2 --factor belongs to --selector max-slowdown
 power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
 power-limit n.json --selector max-slowdown              2 needs --factor
@@ -222,7 +228,8 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
+    for mine in ("mine.csv", "mine.html"):
+        (tmp_path / mine).write_text("what a user has written\n")
     for name in ("PFO_FS_SHARED_DIR", "CUDA_VISIBLE_DEVICES", "PFO_FS_SCHEDULER"):
         monkeypatch.delenv(name, raising=False)
     names = {"ROOT": str(four_pipelines.files.root), "JOB": four_pipelines.job_id}
@@ -232,5 +239,11 @@ def test_what_is_typed_wrong_is_refused_with_what_is_right(
     assert (done.returncode, text in done.said) == (int(code), True), done.said
     assert not any(word in done.said for word in ("Traceback", "Errno", "pydantic", "Input should"))
     assert sorted(os.walk(four_pipelines.files.root)) == before
+    assert not (tmp_path / "new").exists()
     assert four_pipelines.read_file(layout.YAML) is None
-    assert (tmp_path / "mine.csv").read_text() == "a,b\n1,2\n"
+    assert (tmp_path / "mine.csv").read_text() == (tmp_path / "mine.html").read_text() == "what a user has written\n"
+
+
+def test_a_page_that_the_command_has_written_is_replaced(four_pipelines: JobFolder, tmp_path: Path) -> None:
+    for _ in range(2):
+        pfo_fs("report", four_pipelines.job_id, "-d", four_pipelines.files.root, "-o", tmp_path / "page.html", code=0)

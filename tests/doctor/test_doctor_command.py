@@ -36,10 +36,19 @@ def test_the_checks_set_no_clock_and_say_what_works(sim_dir: Path) -> None:
     assert not any(actions(sim_dir).values())
 
 
-def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path) -> None:
-    done = doctor(PFO_FS_GPU="none")
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PFO_FS_GPU": "none"}, "PFO_FS_GPU=none asks for no GPU"),
+        ({"PFO_FS_GPU": "foo"}, "PFO_FS_GPU='foo': use simulated"),
+        ({"PFO_FS_CLOCK_BACKEND": "zeus"}, "PFO_FS_CLOCK_BACKEND: 'zeus' is unknown; it can be auto, nvml, zeusd"),
+        ({"PFO_FS_GPU": "none", "PFO_FS_CLOCK_BACKEND": "zeus"}, "PFO_FS_CLOCK_BACKEND: 'zeus' is unknown"),
+    ],
+)
+def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, variables: dict[str, str], said: str) -> None:
+    done = doctor("--json", **variables)
     assert done.returncode == 1
-    assert "PFO_FS_GPU=none asks for no GPU" in done.stdout
+    assert any(said in check["found"] for check in done.answer["checks"])
 
 
 # ---- what `pfo-fs doctor` says about the processes beside training

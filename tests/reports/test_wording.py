@@ -85,7 +85,7 @@ def test_iterations_that_differ_in_work_are_not_compared_by_two_windows_and_the_
     assert found.baseline is None
     assert savings_of(replace(job, windows=spread(data, 0.01))).baseline is not None
     section = headline_section(job, found)
-    assert "20% under one schedule" in section["missing"]
+    assert "20 % under one schedule" in section["missing"]
     assert not any("instead of" in text for card in section["cards"] for text in card["small"])
     assert any("not compared with max clocks" in text for card in section["cards"] for text in card["small"])
 

@@ -181,7 +181,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
         gpu = BackedGpu(NvmlGpu(name), "auto" if clock_backend == POWER_CAP else clock_backend)
     else:
-        raise DeviceError(f"{spec!r} does not name a GPU; use nvml:<UUID>, simulated:<name> or none")
+        known = "nvml:GPU-<UUID> (`nvidia-smi -L` lists them), simulated:<name> or none"
+        raise DeviceError(f"{spec!r} does not name a GPU; use {known}")
     if clock_backend == POWER_CAP:
         from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
 
