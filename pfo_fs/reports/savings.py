@@ -122,7 +122,7 @@ def _figures(window: Window, *, follow: bool = True) -> Figures | None:
 def _twice(now: float, base: float, *errors: float | None) -> float | None:
     """Two standard errors of `now / base - 1`, from the relative ones of both."""
     known = [error for error in errors if error is not None]
-    return TIMES_THE_ERROR * math.hypot(*known) * now / base if len(known) == len(errors) else None
+    return TIMES_THE_ERROR * math.hypot(*known) * now / base if base and len(known) == len(errors) else None
 
 
 def _baseline(data: JobData) -> Figures | None:
