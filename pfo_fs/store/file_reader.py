@@ -70,9 +70,11 @@ class FileReader:
     ) -> None:
         self.root = Path(os.path.abspath(root))
         self.calls = calls or SystemCalls()
-        if create and not os.path.exists(self.root):
+        if create:
             try:
-                self.root.mkdir(mode=0o700, exist_ok=True)
+                self.root.mkdir(mode=0o700)
+            except FileExistsError:
+                pass  # what is there is looked at below
             except FileNotFoundError as error:
                 above = self.root.parent
                 text = f"{self.root} is not made, because {above} is not there: is the path right, and mounted?"
