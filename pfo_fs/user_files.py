@@ -76,11 +76,11 @@ class CsvTable:
     """The rows of a CSV file, read once and in order: of each row, the cells of `names`, as stripped text.
 
     Attributes:
-        names: The required columns, and those optional ones that the file has.
+        names: The required columns.
         line: The line of the last row that was read, from 1.
     """
 
-    def __init__(self, file: TextIO, source: str, required: Sequence[str], optional: Sequence[str], what: str) -> None:
+    def __init__(self, file: TextIO, source: str, required: Sequence[str], what: str) -> None:
         self._source, self._what, self.line = source, what, 1
         self._reader = csv.reader(self._lines(file), skipinitialspace=True, strict=True)
         header = [name.strip().lower() for name in next(self._rows(), [])]
@@ -94,7 +94,7 @@ class CsvTable:
             )
         if len(header) > _MOST_COLUMNS:
             raise PlanError(f"{source}: has more than {_MOST_COLUMNS} columns, so it cannot be {what}", line=1)
-        self.names = [*required, *(name for name in optional if name in header)]
+        self.names = required
         if twice := [name for name in self.names if header.count(name) > 1]:
             raise PlanError(f"{source}: column {twice[0]} appears twice", line=1)
         self._columns, self._places = len(header), [header.index(name) for name in self.names]
@@ -176,7 +176,6 @@ def csv_table(
     required: Sequence[str],
     what: str,
     *,
-    optional: Sequence[str] = (),
     text: str | None = None,
 ) -> Iterator[CsvTable]:
     """Opens a CSV file; its rows are read in the block.
@@ -192,7 +191,7 @@ def csv_table(
     """
     try:
         with _text_of(source) if text is None else io.StringIO(text.removeprefix("\ufeff"), newline="") as file:
-            yield CsvTable(file, str(source), required, optional, what)
+            yield CsvTable(file, str(source), required, what)
     except _UNREADABLE as error:
         raise PlanError(f"{source}: cannot be read as {what}: {_reason(error)}") from None
 

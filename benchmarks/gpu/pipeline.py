@@ -26,6 +26,7 @@ import torch
 from benchmarks.gpu.analysis import Step, alternating_clocks, boundary_errors, extra_cost, launch_order, spread
 from benchmarks.gpu.cuda import DeviceClock, gpu_spec, make_event, quick
 from pfo_fs import PFOFileOptimizer
+from pfo_fs.device.clock_start import DRY_RUN_NS
 from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.scheduler.plan_file import format_lowtime_plan
 
@@ -34,8 +35,6 @@ NONE = "none"
 _SETTLE_S = 0.003
 """The clock process follows the last instruction within this time after the device's end."""
 _SCHEDULE_S = 30.0
-_ACTS_AFTER_S = 0.005
-"""From the request of a clock until it acts, as a clock process assumes in a dry run (`device/clock_process.py`)."""
 
 
 class Sizes(NamedTuple):
@@ -242,8 +241,7 @@ def optimizer_for(mode: str, folder: Path, names: list[str], clocks_mhz: list[in
 def read_changes(log: Path) -> list[tuple[float, int]]:
     """Returns (time in ns at which it acts, MHz) of each clock in the log of a dry run; 0 MHz is a reset."""
     entries = [json.loads(line) for line in log.read_text().splitlines()]
-    acts_after_ns = _ACTS_AFTER_S * 1e9
-    return [(entry["t_ns"] + acts_after_ns, entry["mhz"]) for entry in entries if entry["action"] in ("lock", "reset")]
+    return [(entry["t_ns"] + DRY_RUN_NS, entry["mhz"]) for entry in entries if entry["action"] in ("lock", "reset")]
 
 
 # ---- all of it

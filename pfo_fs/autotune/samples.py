@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median_high
 
 from pfo_fs.autotune.job_layout import Kind, RunInstruction
+from pfo_fs.clock_latency import CALL_S
 from pfo_fs.models import ProfilingResult, RankInfo, Switching
 from pfo_fs.planner import SwitchCosts
 from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, table_text
@@ -31,8 +32,6 @@ _TIMING_ERROR_S = 0.0005
 """Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
-_UNKNOWN_CALL_S = 0.005
-"""Before a call was made: one of an A800 takes 4 to 5 ms."""
 _UNKNOWN_LATENCY_S = 0.02
 """Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
 
@@ -185,7 +184,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     reports = [result.switching for result in results if result.switching is not None]
     if not reports or any(report.mode == "launch" for report in reports):
         return None
-    call_s = max((report.call_s for report in reports if report.call_s is not None), default=_UNKNOWN_CALL_S)
+    call_s = max((report.call_s for report in reports if report.call_s is not None), default=CALL_S)
     calls, hosts = _hosts(infos, max(report.gpus for report in reports))
     latency_s = _latency_by_clock(reports, infos)
     return SwitchCosts(

@@ -20,7 +20,6 @@ from pfo_fs.coordination.policy_start import MakePolicy, PolicyCall
 from pfo_fs.coordination.served_jobs import ServedJobs
 from pfo_fs.coordination.site_policy import SitePolicy, read_site_policy
 from pfo_fs.errors import RecordError, StoreError
-from pfo_fs.scheduler import check_scheduler_args, load_scheduler
 from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, Watcher, is_local
 
@@ -34,11 +33,7 @@ _READ_RULES_EVERY_S = 1.0
 
 
 class Daemon:
-    """Schedules every job of a shared directory while it leads.
-
-    Raises:
-        ConfigError: The scheduler of the settings does not exist, or its arguments do not fit.
-    """
+    """Schedules every job of a shared directory while it leads."""
 
     def __init__(
         self,
@@ -48,7 +43,6 @@ class Daemon:
         monotonic: Callable[[], float] = time.monotonic,
         make_policy: MakePolicy = PolicyCall.make,
     ) -> None:
-        check_scheduler_args(load_scheduler(settings.scheduler), settings.scheduler_args)
         self._settings = settings
         self._monotonic = monotonic
         self._make_policy = make_policy

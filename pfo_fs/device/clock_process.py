@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pfo_fs.device import shared_page
-from pfo_fs.device.clock_start import ClockInfo, ClockOptions
+from pfo_fs.device.clock_start import DRY_RUN_NS, ClockInfo, ClockOptions
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver, driver_file
@@ -57,8 +57,6 @@ _HELD_NS = 20_000_000
 """While the clock must not change, the device's progress is looked at only every 20 ms."""
 _STOPS_WITHIN_S = 1.0
 """Slurm sends SIGSTOP two seconds after SIGTSTP."""
-_DRY_RUN_NS = 5_000_000
-"""In a dry run, where no clock acts, each is taken to act so long after its call."""
 _GLANCES = 50
 """The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
 
@@ -80,8 +78,8 @@ class ClockLoop:
         top_mhz = max(gpu.supported_clocks_mhz(), default=0)
         self._words = words = shared.words
         path = "" if why_clocks_stay else driver_file()
-        self._driver = HostDriver(path, calls_per_s=options.max_clock_calls_per_s)
-        known_ns = dict.fromkeys(gpu.supported_clocks_mhz(), _DRY_RUN_NS) if gpu.clock_backend == "dry run" else None
+        self._driver = HostDriver(path, options.max_clock_calls_per_s)
+        known_ns = dict.fromkeys(gpu.supported_clocks_mhz(), DRY_RUN_NS) if gpu.clock_backend == "dry run" else None
         self._latencies = LatencyModel(self._driver, known_ns, top_mhz, options.tp_degree)
         self._requests = ClockRequests(words, self._latencies, round(2e9 * CAP_ACTS_S) if self._is_capped else 0)
         self._undo = GpuUndo(gpu)

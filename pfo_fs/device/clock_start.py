@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+DRY_RUN_NS = 5_000_000
+"""In a dry run, where no clock acts, each is taken to act so long after its call."""
+
 
 class ClockOptions(NamedTuple):
     """What a clock process is told at its start, beside its GPU.

@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pfo_fs.clock_latency import CALL_S
 from pfo_fs.errors import ConfigError
 
 MOST_BUSY = 0.8
 """A plan keeps the driver of a host busy for at most this share of the iteration: with random arrivals, calls would
 otherwise wait for each other longer than they take themselves."""
-_CALL_S = 0.005
-"""Calls take 3.2 to 6 ms on public nodes."""
 _LATE_SHARE = 0.1
 """The clock of a change acts this share of its latency earlier or later than expected."""
 _NO_CHANGES = "one clock for each rank"
@@ -118,7 +117,7 @@ class SwitchCosts:
 def assumed_costs(latency_s: float, gpus_per_rank: int, hosts: tuple[tuple[int, ...], ...] = ()) -> SwitchCosts:
     """Returns what a change of a rank costs where a clock acts `latency_s` after its call, and a call takes 5 ms."""
     return SwitchCosts(
-        driver_time_s=_CALL_S * gpus_per_rank,
+        driver_time_s=CALL_S * gpus_per_rank,
         latency_s=latency_s,
         timing_error_s=_LATE_SHARE * latency_s,
         calls=gpus_per_rank,

@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from pfo_fs.clock_latency import CALL_S
 from pfo_fs.ipc.system_calls import FLOCK, OFD_GETLK, OFD_SETLK
 
-FIRST_CALL_NS = 5_000_000
-"""Assumed duration of a call before one was made; published medians are 4.1 and 5.2 ms."""
 BUSY_SHARE = 0.8
 """The driver may be busy with our calls for this share of the time."""
 MOST_READS_PER_S = 1000.0
@@ -51,7 +50,7 @@ class DriverCalls:
         queue_ns: How long a call may have to wait for those of other GPUs.
     """
 
-    def __init__(self, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
+    def __init__(self, call_ns: int = round(1e9 * CALL_S), calls_per_s: float | None = None) -> None:
         self.call_ns = call_ns
         self.queue_ns = 0
         self.made = 0
@@ -120,8 +119,8 @@ class HostDriver(DriverCalls):
         waited_ns: How long the last `access` was waited for.
     """
 
-    def __init__(self, path: str, call_ns: int = FIRST_CALL_NS, calls_per_s: float | None = None) -> None:
-        super().__init__(call_ns, calls_per_s)
+    def __init__(self, path: str, calls_per_s: float | None = None) -> None:
+        super().__init__(calls_per_s=calls_per_s)
         self._fd = -1
         self._place = -1
         self._count_at_ns = 0
