@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from running import HANGS_AFTER_S, Processes
 
 from pfo_fs.device.clocks import driver_calls
-from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, DriverCalls, HostDriver, driver_file
+from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, MOST_READS_PER_S, DriverCalls, HostDriver, driver_file
 
 S, MS = 1_000_000_000, 1_000_000
 CALL_NS = 5 * MS
@@ -84,6 +84,15 @@ def test_no_values_lead_to_an_error_or_to_a_budget_that_stays_empty(
     calls.called(S, call_ns)
     calls.allows_down(S)
     assert calls.allows_down(1 << 200) or (calls_per_s or 1) < 1e-30
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_no_second_has_more_readings_than_the_most_of_a_host(gpus: int) -> None:
+    calls, now_ns, reads = calls_of(gpus), 100 * S, 0
+    while now_ns < 101 * S:
+        now_ns += calls.read(now_ns)
+        reads += 1
+    assert 0.9 * MOST_READS_PER_S < gpus * reads <= MOST_READS_PER_S + gpus
 
 
 def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did() -> None:
