@@ -324,6 +324,24 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
 # ---- measuring
 
 
+def test_in_a_dry_run_each_clock_is_taken_to_act_5_ms_after_its_call(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
+    with ListeningHelper("dry") as helper:
+        clocks = start(report_to=helper.address, profile_steps=1)
+        kernels, tracker = SimulatedKernels("a", stages=8, time_scale=1), InstructionTracker(clocks, profile_steps=1)
+        tracker.set_schedule([("forward", 900)])
+        for step in range(3):
+            tracker.step_begin(step, 2)
+            tracker.begin("forward")
+            kernels.run("forward", stage=0)
+            tracker.end("forward")
+            tracker.step_end()
+        measured = helper.wait(messages.MeasurementReport)
+    assert set(measured.result["switching"]["latencies_s"].values()) == {0.005}
+
+
 def test_what_is_measured_matches_the_power_model(start: Start) -> None:
     with ListeningHelper("measured") as helper:
         clocks = start(report_to=helper.address, rank=5, token="secret", profile_steps=2)
