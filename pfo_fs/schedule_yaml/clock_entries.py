@@ -22,7 +22,6 @@ from pfo_fs.schedule_yaml.nodes import describe_node, line_of, pairs_of, shorten
 from pfo_fs.schedule_yaml.problems import Problem
 
 _MAX_MHZ = 60_000
-_MAX_NUMBER = 9  # digits
 _MAX_LINE = 4096  # characters
 
 _NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
@@ -87,7 +86,7 @@ def read_number(text: str, what: str, most: int) -> int:
     if not re.fullmatch(r"0|[1-9][0-9]*", text):
         hint = "; leave out the leading zeros" if re.fullmatch(r"[0-9]+", text) else ""
         raise BadValue(f"{what} is a whole number, got {shorten(text)}{hint}")
-    if len(text) > _MAX_NUMBER or int(text) > most:
+    if len(text) > len(str(most)) or int(text) > most:
         raise BadValue(f"{what} is at most {most:,}, got {shorten(text)}")
     return int(text)
 

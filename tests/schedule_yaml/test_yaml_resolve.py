@@ -4,7 +4,7 @@ the same schedules when read again."""
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scheduler_jobs import PLANS, Order, make_job, one_f_one_b, order_of, problems_of, schedule_of, unknown_of
 
@@ -260,6 +260,7 @@ def jobs_with_schedules(draw: st.DrawFn) -> tuple[Job, list[FrequencySchedule]]:
 
 @settings(max_examples=150)
 @given(jobs_with_schedules(), st.lists(st.integers(0, 3), max_size=1024), st.integers(0, 10**9))
+@example((make_job(1, 1, clocks=[]), []), [], 10**9)
 def test_schedules_survive_their_yaml(case: tuple[Job, list[FrequencySchedule]], turns: list[int], until: int) -> None:
     job, schedules = case
     text = format_schedule_yaml(schedules, job[1], job[0], "a comment", turns, until)
