@@ -77,7 +77,7 @@ def _end(world: World, folder: JobFolder) -> list[str]:
     end = folder.read(bodies.EndBody)
     if end is None:
         return ["the job has no end"]
-    allowed = {"finished": ["finished"], "killed": ["crashed"], "terminated": ["terminated"]}[world.ended_by]
+    allowed = {"finished": ["finished"], "killed": ["terminated"], "terminated": ["terminated"]}[world.ended_by]
     helper = world.helper_of_rank_0
     if helper is None or helper in world.killed_helpers:
         allowed.append("idle")

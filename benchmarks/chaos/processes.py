@@ -304,7 +304,7 @@ class SlowEpisode:
         end = folder.read(bodies.EndBody)
         if end is None and "helper" not in self.killed:
             found.append("the job has no end")
-        elif end is not None and end.reason != ("crashed" if self.may_fail else "finished"):
+        elif end is not None and end.reason not in (("terminated", "crashed") if self.may_fail else ("finished",)):
             found.append(f"the job's record says {end.reason}: {end.message}")
         found += broken_schedules(folder, logs, self.coordination)
         found += _disagreements(folder, logs, self.coordination, self.held_up)

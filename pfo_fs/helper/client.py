@@ -51,7 +51,6 @@ class HelperClient:
         settings: dict[str, Any],
         *,
         deadline_s: float = 20.0,
-        sigterm_trace: int = -1,
     ) -> None:
         hold_standard_fds()
         self.process: Child | None = None
@@ -62,7 +61,7 @@ class HelperClient:
         self._connected_s = self._start_after_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._starting = {"shared_dir": shared_dir, "token": token, "settings": settings}
-        self._hello = messages.Hello(rank=rank, role="training", token=token, sigterm_trace=sigterm_trace)
+        self._hello = messages.Hello(rank=rank, role="training", token=token)
         self._inbox: list[ToTraining] = []
         self._buffer = ctypes.create_string_buffer(transport.RECEIVE_BYTES)
         begin = time.monotonic()

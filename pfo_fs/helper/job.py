@@ -16,8 +16,8 @@ from pfo_fs.models import RankInfo
 from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
-TERMINATES_WITHIN_S = 600.0
-"""Training that ends within this time after a SIGTERM to it or to the job ends because of that: it may save first."""
+_TERMINATES_WITHIN_S = 600.0
+"""Training that ends within this time after a SIGTERM to the job ends because of that: it may save first."""
 
 
 class StartCoordinator(NamedTuple):
@@ -70,7 +70,6 @@ class Client:
     rank: int
     role: Literal["training", "clocks", "gone"]  # gone: it has said goodbye
     gpu: m.GpuToReset | None = None
-    terminated: bool = False
 
 
 class Clients(dict[int, Client]):
@@ -115,7 +114,7 @@ class Job:
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
-        first_crash: How the first rank of this host that crashed by itself did so; empty while none has.
+        first_end: Reason and message of the first rank of this host that crashed, or ended without a goodbye.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """
@@ -126,7 +125,7 @@ class Job:
     coordinator: StartCoordinator | None = None
     is_ended: bool = False
     terminated_at_s: float = -math.inf
-    first_crash: str = ""
+    first_end: tuple[str, str] | None = None
     answered: set[int] = field(default_factory=set)
     late: set[tuple[int, int]] = field(default_factory=set)
     early_results: deque[tuple[int, m.MeasurementReport]] = field(
@@ -136,16 +135,15 @@ class Job:
     def training_ended(self, client: Client, reason: str, text: str, now_s: float) -> EndBody | None:
         """Notes how a training process has ended; if it is rank 0's, that is the job's end, which is returned.
 
-        A launcher ends the other ranks by SIGTERM when one has crashed: then the job has crashed. Otherwise SIGTERM is
-        the reason, whatever training says.
+        A launcher ends the other ranks by a signal when one has crashed: then the job has crashed. Where the helper got
+        SIGTERM first, that is the reason, whatever training says.
         """
-        terminated = client.terminated or now_s - self.terminated_at_s <= TERMINATES_WITHIN_S
-        if self.first_crash:
-            reason, text = "crashed", self.first_crash
-        elif terminated:
-            reason, text = "terminated", "training got SIGTERM"
-        elif reason == "crashed" and client.rank != 0:
-            self.first_crash = text if f"rank {client.rank}" in text else f"rank {client.rank}: {text}"
+        if self.first_end is not None:
+            reason, text = self.first_end
+        elif now_s - self.terminated_at_s <= _TERMINATES_WITHIN_S:
+            reason, text = "terminated", "the job got SIGTERM"
+        elif reason in ("crashed", "terminated") and client.rank != 0:
+            self.first_end = reason, text if f"rank {client.rank}" in text else f"rank {client.rank}: {text}"
         if client.rank != 0 or not self.is_open or self.is_ended:
             return None
         self.is_ended = True

@@ -27,13 +27,12 @@ from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.undo import reset_left_by
 from pfo_fs.device.gpu.spec import load_all_ways
 from pfo_fs.errors import PfoError, StoreError, plain_text
-from pfo_fs.helper.job import TERMINATES_WITHIN_S, Around, StartCoordinator
+from pfo_fs.helper.job import Around, StartCoordinator
 from pfo_fs.helper.operations import DirectoryOperations, Operation, new_schedule
 from pfo_fs.helper.resets import LOOK_EVERY_S, Resets
 from pfo_fs.helper.state import HelperState
 from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.process_end import got_sigterm_within, open_trace_of_peer
 from pfo_fs.ipc.started import OwnOutput, on_sigterm
 from pfo_fs.models import FrequencySchedule
 from pfo_fs.settings import PFOSettings, load_settings
@@ -78,7 +77,6 @@ class HelperLoop(Around):
         self._coordinator = CoordinatorThread(operations, settings, self)
         self._tasks: SimpleQueue[Operation | None] = SimpleQueue()
         self._connections: dict[int, socket.socket] = {}
-        self._traces: dict[int, int] = {}  # of SIGTERM, by connection
         self._resets = Resets(
             prepare_resets, reset, lambda *ended: self.post(self.state.gpu_reset, *ended), self.state.clocks_stopped
         )
@@ -200,7 +198,6 @@ class HelperLoop(Around):
         except BlockingIOError:
             return
         if not packet:
-            self._tell_sigterm(client)
             self.hang_up(client)
             self.state.client_gone(client)
             return
@@ -210,24 +207,9 @@ class HelperLoop(Around):
             log.warning("the helper drops a packet that it cannot read: %s", error)
             return
         self._resets.hear(client, message, connection)
-        if isinstance(message, m.Hello) and message.sigterm_trace >= 0 and client not in self._traces:
-            trace = open_trace_of_peer(connection, message.sigterm_trace)
-            if trace is not None:
-                self._traces[client] = trace
-        elif isinstance(message, m.Goodbye):
-            self._tell_sigterm(client)
         self.state.message_arrived(client, message)
 
-    def _tell_sigterm(self, client: int) -> None:
-        """Tells the state, before it learns how training has ended, that this training process got SIGTERM."""
-        trace = self._traces.get(client)
-        if trace is not None and got_sigterm_within(trace, TERMINATES_WITHIN_S):
-            self.state.terminated(client)
-
     def hang_up(self, client: int) -> None:
-        trace = self._traces.pop(client, None)
-        if trace is not None:
-            os.close(trace)
         self._resets.gone(client)
         connection = self._connections.pop(client, None)
         if connection is not None:

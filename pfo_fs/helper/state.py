@@ -72,12 +72,9 @@ class HelperState:
         for told in self._watch.lease(lease_s, 1):
             self._tell_training(told)
 
-    def terminated(self, client: int | None = None) -> None:
-        """This process got SIGTERM: a batch system ends the job; or only the training process of a connection did."""
-        if client is None:
-            self._job.terminated_at_s = self._around.now()
-        elif client in self._clients:
-            self._clients[client].terminated = True
+    def terminated(self) -> None:
+        """This process got SIGTERM: a batch system ends the job."""
+        self._job.terminated_at_s = self._around.now()
 
     def clocks_stopped(self, rank: int, gpu: m.GpuToReset) -> None:
         """The clock process of a rank is stopped: its GPU keeps what was set."""
@@ -173,7 +170,7 @@ class HelperState:
         if client.role == "training":
             text = f"the training process of rank {client.rank} ended without closing the optimizer"
             self._board.note_problem(client.rank, text)
-            self._on_training_ended(client, "crashed", text)
+            self._on_training_ended(client, "terminated", text)
         elif client.role == "clocks":
             self._board.note_death(client.rank)
             if client.gpu is not None:

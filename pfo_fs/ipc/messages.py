@@ -49,15 +49,13 @@ class GpuToReset(msgspec.Struct, frozen=True):
 class Hello(Message, frozen=True, kw_only=True):
     """The first message of every connection: which rank, training or its clock process, and the job's token.
 
-    A clock process names the GPU that it sets, if it sets one. Training names the file descriptor of its trace of
-    SIGTERM (`process_end.py`), or -1.
+    A clock process names the GPU that it sets, if it sets one.
     """
 
     rank: int
     role: Literal["training", "clocks"]
     token: str
     gpu: GpuToReset | None = None
-    sigterm_trace: int = -1
 
 
 class CreateJob(Message, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from typing import TypeVar
 from pfo_fs.errors import RecordError, StoreError
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
-from pfo_fs.reports.wording import end_text
 from pfo_fs.store import JobFolder, bodies
 from pfo_fs.turns import follows, half_of
 
@@ -120,7 +119,7 @@ class JobState:
     def text(self) -> str:
         """The state in a word or two: how the job ended, or what its coordinator says."""
         if self.end is not None:
-            return end_text(self.end)
+            return self.end.reason
         return "archived" if self.folder.is_archived else self.word
 
     @property

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 from pfo_fs.turns import share_of
 
 if TYPE_CHECKING:
-    from pfo_fs.store.bodies import EndBody, IndexBody, RankProgress
+    from pfo_fs.store.bodies import IndexBody, RankProgress
 
 _ENERGY = (("J", 1.0, 999.5), ("kJ", 1e3, 999.5e3), ("MJ", 1e6, 3.6e6), ("kWh", 3.6e6, math.inf))
 _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
-ABRUPT = "ended without closing the optimizer"
-"""Part of the message about a job whose training process was gone without a word: killed, or crashed."""
 
 
 def signed_percent(share: float, digits: int = 1, error: float | None = None) -> str:
@@ -73,11 +71,6 @@ def term_text(index: IndexBody, step: int = -1) -> str:
         return f"ended at step {index.until}; ranks follow {after}"
     until = f"until step {index.until}, then {after}" if index.until and (turns or not index.stays) else ""
     return " ".join(filter(None, (turns, until)))
-
-
-def end_text(end: EndBody) -> str:
-    """Returns how a job ended, in a word or two; "crashed" only where that is known."""
-    return "killed?" if end.reason == "crashed" and ABRUPT in end.message else end.reason
 
 
 def _with_unit(value: float, units: tuple[tuple[str, float, float], ...]) -> str:

@@ -29,7 +29,6 @@ from pfo_fs.helper.client import HelperClient
 from pfo_fs.helper.link import HelperLink
 from pfo_fs.ipc import messages, transport
 from pfo_fs.ipc.collectives import Collectives, Problem, problem_of, raise_first
-from pfo_fs.ipc.process_end import trace_sigterm
 from pfo_fs.models import JobInfo, RankInfo
 from pfo_fs.training.job_request import JobRequest
 from pfo_fs.training.parallel_dims import ParallelDims
@@ -221,14 +220,8 @@ class JobJoiner:
         }
 
     def _connect(self, token: str) -> HelperClient:
-        client = HelperClient(
-            _address(token),
-            self.request.shared_dir,
-            token,
-            self.dims.rank,
-            self.request.given_settings,
-            sigterm_trace=trace_sigterm(),
-        )
+        request = self.request
+        client = HelperClient(_address(token), request.shared_dir, token, self.dims.rank, request.given_settings)
         self.link.client = client
         return client
 

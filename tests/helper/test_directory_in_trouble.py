@@ -90,7 +90,7 @@ def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(ho
     trainer.close()
     host.thread.join(HANGS_AFTER_S)
     assert host.resets == [messages.GpuToReset("simulated:x")]
-    assert host.folder(job).read(bodies.EndBody).reason == "crashed"
+    assert host.folder(job).read(bodies.EndBody).reason == "terminated"
 
 
 @pytest.mark.parametrize("has_a_directory", [False, True])

@@ -68,14 +68,14 @@ def test_what_was_measured_becomes_a_result_and_says_if_it_began_late(host: Host
 
 
 @pytest.mark.parametrize(
-    ("before", "reason"), [("nothing", "crashed"), ("goodbye", "finished"), ("SIGTERM", "terminated")]
+    ("before", "reason"), [("nothing", "terminated"), ("goodbye", "finished"), ("SIGTERM", "terminated")]
 )
 def test_what_training_and_its_processes_were_told_is_why_a_job_has_ended(host: Host, before: str, reason: str) -> None:
     (client,), folder = host.start()
-    if before == "goodbye":
-        client.send(messages.Goodbye(reason="finished"))
-    elif before == "SIGTERM":
+    if before == "SIGTERM":
         host.loop.post(host.state.terminated)
+    if before != "nothing":
+        client.send(messages.Goodbye(reason="finished"))
     client.close()
     host.thread.join(HANGS_AFTER_S)
     assert folder.read(bodies.EndBody).reason == reason

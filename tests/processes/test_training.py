@@ -70,7 +70,7 @@ def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_j
     for line in job.having("pid"):
         os.kill(line["pid"], signal.SIGKILL)
     wait_for(job.has_default_clocks, "the clocks")
-    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "crashed"
+    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "terminated"
 
 
 @pytest.mark.slow

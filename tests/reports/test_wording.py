@@ -15,7 +15,7 @@ from pfo_fs.reports.pictures import clock_bounds, life_svg
 from pfo_fs.reports.savings import savings_of, steps_of, total_of
 from pfo_fs.reports.summary import headline_section
 from pfo_fs.reports.timeline import spans_of
-from pfo_fs.reports.wording import duration_text, end_text, energy_text, percent, signed_percent, term_text
+from pfo_fs.reports.wording import duration_text, energy_text, percent, signed_percent, term_text
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 from pfo_fs.store.bodies import EndBody
 
@@ -38,13 +38,6 @@ def test_an_amount_has_a_unit_in_which_it_is_not_zero(amount: float) -> None:
     for text_of in (energy_text, duration_text):
         number, unit = text_of(amount).split()
         assert float(number.replace(",", "")) * UNITS[unit] == pytest.approx(amount, rel=0.06, abs=0.005)
-
-
-def test_only_a_known_crash_is_called_a_crash() -> None:
-    gone = "the training process of rank 0 ended without closing the optimizer"
-    assert end_text(EndBody(reason="crashed", message=gone)) == "killed?"
-    assert end_text(EndBody(reason="crashed", message="ValueError: 3")) == "crashed"
-    assert end_text(EndBody(reason="terminated")) == "terminated"
 
 
 def test_the_sums_of_a_job_are_all_iterations_measured_against_max_clocks(data: JobData) -> None:
