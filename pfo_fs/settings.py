@@ -35,7 +35,7 @@ class PFOSettings(BaseSettings):
             scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.
         lease_timeout: A standby daemon takes over after this many seconds without a heartbeat of the leader.
         straggler_timeout: Ranks give up the pace of a straggler after this many seconds without a heartbeat of the
-            coordinator, which would notify them when the straggler is gone.
+            coordinator, plus its longest planning time and two polls.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", validate_default=True, env_ignore_empty=True)

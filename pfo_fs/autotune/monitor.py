@@ -3,8 +3,9 @@
 Each iteration's time is compared with what the model expects of it under the plan in force. A pipeline that is slower
 than the others by surely more than its scatter is a straggler; where all change together, what the plan was made with
 has changed: the data, the hardware, or the clocks. The tests are cumulative sums (Page, 1954): a sum grows by how much
-an iteration is off beyond an allowance k, half of the least change that matters; above a limit h it is an alarm. For
-independent normal noise, a sum passes h by chance with the probability exp(-2 k h / variance) per iteration.
+an iteration is off beyond an allowance k, the least change that matters or half of the scatter; above a limit h it is
+an alarm. For independent normal noise, a sum passes h by chance with the probability exp(-2 k h / variance) per
+iteration.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class SwitchFound(msgspec.Struct, frozen=True):
 class RegisterRanks(msgspec.Struct, frozen=True):
     """Use the job's folder, which rank 0 has made, and register ranks in it; result: `RanksRegistered`.
 
-    `again`: whether the ranks had joined by an earlier helper, so that the file system was mounted here. `polls_s`: how
-    often this host looks for a schedule, in s: on a file system of another host, and on its own.
+    `again`: whether the ranks have joined before, through an earlier helper: then the file system was mounted here.
+    `polls_s`: seconds between two polls if the directory is on another host's file system, and if it is on this host's.
     """
 
     ranks: tuple[bodies.RankBody, ...]
@@ -146,7 +146,7 @@ class DirectoryOperations:
         self._folder: JobFolder | None = None
         self._presence: Presence | None = None
         self._was_away = True
-        self._replaced = ""  # why the directory of a job that has begun is not this one
+        self._replaced = ""  # why the directory here is not that in which the job began; empty: it is
 
     @property
     def shared(self) -> SharedDirectory:

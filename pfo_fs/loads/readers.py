@@ -5,7 +5,7 @@ matrix products, the second for its attention. If there is a mask, two more numb
 of whole rows with padding, because a model that computes padding needs time for it. Arrays may be lists, NumPy arrays
 or tensors on the CPU; those of a GPU are refused, since reading one would wait for it.
 
-What can be understood in one way only is read; all else is a `ConfigError` that names the value and its shape.
+A reader takes only values that have one meaning; for others it raises a `ConfigError` that names value and shape.
 """
 
 from __future__ import annotations

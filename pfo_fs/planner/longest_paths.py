@@ -37,7 +37,7 @@ class _Side(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Nodes that do not depend on each other; the number of nodes, as a node, means "no neighbour".
+    """Nodes that do not depend on each other; an index that equals the number of nodes means "no neighbour".
 
     Attributes:
         nodes: The nodes, (n,).
@@ -90,7 +90,7 @@ class LongestPaths:
         self._places = max(len(level.before) for level in self.levels)
 
     def ends(self, times_s: Array, blur_s: float = 0.0, *, shares: bool = False) -> Ends:
-        """Returns when nodes end that begin as early as possible.
+        """Returns when each node ends if all nodes begin as early as they can.
 
         Args:
             blur_s: Two neighbours that are ready within this time of each other both count, in s.
@@ -190,7 +190,7 @@ def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Nei
 
 
 def _sides(nodes: list[int], towards: Neighbours, back: Neighbours) -> list[_Side]:
-    """The neighbours of some nodes, of which `towards` has lists and `back` those of the other direction."""
+    """The neighbours of some nodes: `towards` lists those in this direction, `back` those in the other."""
     rows = [
         [(other, delay_s, [there for there, _ in back[other]].index(node)) for other, delay_s in towards[node]]
         for node in nodes

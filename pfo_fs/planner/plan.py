@@ -26,7 +26,8 @@ class Plan:
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
         lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
         seconds: Time that the solver needed, in s.
-        free, limited: What keeps the plan of solver "lp" from more clock changes, as for `reason`.
+        free: Clock changes of the plan that ignores their cost; only for solver "lp".
+        limited: Whether drivers could make no more clock changes; only for solver "lp".
     """
 
     problem: Problem = field(repr=False)
@@ -51,7 +52,7 @@ class Plan:
 
     @cached_property
     def starts_s(self) -> list[float]:
-        """When each node begins that begins as early as possible, in s."""
+        """The earliest time at which each node can begin, in s."""
         starts_s: list[float] = (self._played.ends_s - self._played.times_s)[:, 0].tolist()
         return starts_s
 

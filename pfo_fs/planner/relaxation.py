@@ -34,7 +34,7 @@ class Relaxed:
 
     Attributes:
         times_s: Duration of each node, possibly between two real options, (nodes, columns).
-        answer: The same as multiples of times at max clocks, (nodes, groups), with the price of the mean length.
+        answer: Durations as multiples of those at max clocks, (nodes, groups), and the price of the mean length.
         prices_w: For each node, what it costs the other nodes if it takes a second longer, in J/s: the dual of its
             duration, (nodes, columns).
         lower_bound_j: No plan within the deadline needs less effective energy (plus that of waiting, if `solve` got
@@ -76,7 +76,7 @@ class Relaxation:
         self._upper[: self._ends] = busy_s[self._moved] * np.concatenate([np.diff(ratios) for ratios, _ in of_group])
         self._offset = float(busy_s @ np.array([costs_w[0] for _, costs_w in of_group]))
         self._build(edges)
-        self._highs = self._load()
+        self._highs = self._new_solver()
 
     def _build(self, edges: Array) -> None:
         """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time."""
@@ -113,7 +113,7 @@ class Relaxation:
         least_s = (delay_s[:, None] + self._fastest[node] * scenarios.durations_s[node]).ravel()
         self._row_lower = np.concatenate([least_s, np.zeros(closings.size), [-self._horizon_s]])
 
-    def _load(self) -> Array:
+    def _new_solver(self) -> Array:
         import highspy
 
         model = highspy.HighsLp()

@@ -1,7 +1,7 @@
 """Turns the relaxation's durations, which lie between two options, into real clocks within the deadline.
 
-First each node gets, in the order of the DAG, the option that is cheapest at the relaxation's price of time of those
-that end in time for the relaxed schedule; the time by which it ends early is passed on to the nodes behind it. Then the
+First the nodes are walked in the order of the DAG. Of the options that end in time for the relaxed schedule, a node
+gets the cheapest at the relaxation's price of time. The time that it leaves goes to the nodes behind it. Then the
 DAG is walked forwards and backwards in turn at a price of time that falls to nothing. Of the options that fit between
 the nodes before and behind it, each node gets the cheapest one at that price, so that free time goes first to the nodes
 where it saves most.
@@ -31,12 +31,13 @@ _EXCHANGE_SHARES = FALLING_SHARES[1::2]
 _MOST_TOGETHER = 2
 """An exchange gives this many instructions another option."""
 _MOST_EXCHANGED = 3_000_000
-"""The most options that exchanges walk through for all targets together, some 0.1 s: all exchanges of 24 instructions
-with 3 options, and none of 96 instructions with 29 options, whose plans are within 0.02 % of the least energy."""
+"""Exchanges walk through at most this many options for all targets together, which takes some 0.1 s. That allows all
+exchanges of 24 instructions with 3 options, and none of 96 instructions with 29 options; plans of the latter are within
+0.02 % of the least energy without them."""
 _SAVES = 1e-9
 """Relative: an exchange that saves less does not help."""
 _CLOSE = 1e-9
-"""Relative: what the relaxation's makespan may be exceeded by."""
+"""A plan may exceed the relaxation's makespan by this share."""
 _EPSILON_S = 1e-12
 _SHORTENINGS = (1e-13, 1e-12, 1e-10, 1e-8)
 """Relative: assignments that exceed the deadline by rounding errors are planned for a deadline that is shorter by
@@ -120,7 +121,7 @@ class Rounder:
     def _exchanged(
         self, options: Array, prices_w: Array, target_s: float, waiting_w: float, room: int
     ) -> tuple[float, Array]:
-        """Returns an assignment to which no exchange is better, as far as the room goes, after its energy in J.
+        """Returns an energy in J and its assignment, which no exchange that fits into the room improves.
 
         Args:
             room: The most options that may be walked through.

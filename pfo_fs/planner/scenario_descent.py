@@ -110,7 +110,7 @@ class ScenarioDescent:
 
     def value(self, played: Played) -> tuple[int, float]:
         """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy in J."""
-        return played.impossible, played.effective_j + self._waiting_w * played.mean_s
+        return played.violations, played.effective_j + self._waiting_w * played.mean_s
 
     def improve(self, clocks: Array, mean_s: float) -> Played | None:
         """Returns a plan with a mean iteration time of at most `mean_s`, or None if it finds none.
@@ -132,9 +132,9 @@ class ScenarioDescent:
         return best
 
     def _is_better(self, one: Played, other: Played) -> bool:
-        (impossible, value_j), (other_impossible, other_j) = self.value(one), self.value(other)
-        return impossible < other_impossible or (
-            impossible == other_impossible and value_j < other_j - _SAVES * abs(other_j)
+        (violations, value_j), (other_violations, other_j) = self.value(one), self.value(other)
+        return violations < other_violations or (
+            violations == other_violations and value_j < other_j - _SAVES * abs(other_j)
         )
 
     def quickened(self, clocks: Array, mean_s: float) -> Played | None:
@@ -212,7 +212,7 @@ class ScenarioDescent:
                 clocks[moves.begin[at] : moves.end[at], moves.group[at]] = moves.clock[at]
             found = self._scenarios.play(clocks)
             self._walks_left -= 1
-            if found.impossible <= present.impossible:
+            if found.violations <= present.violations:
                 if too_slow and found.mean_s < present.mean_s:
                     return found
                 if not too_slow and found.mean_s <= mean_s and self.value(found)[1] < self.value(present)[1]:

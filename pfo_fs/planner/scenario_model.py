@@ -1,7 +1,8 @@
 """Recent iterations of all pipelines of a job as scenarios: what clocks make of their times and energy.
 
-Where instructions take unequal times, the mean of the longest path is more than the longest path of the means, the more
-so the more paths are about equally long, as they are under a plan. So a plan is judged by the mean over scenarios.
+Where instructions take unequal times, the mean length of the longest path is larger than the longest path of the mean
+times. The difference grows with the number of paths that are about equally long, and a plan makes many paths so. So a
+plan is judged by the mean over scenarios.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Clocks = Sequence[Sequence[int]]
 _TOLERANCE_S = 1e-9
 """A run of one clock may be too short by this much."""
 _RUN_MARGIN = 1.05
-"""In recombined scenarios a run of one clock lasts this multiple of what drivers need: it fits other iterations."""
+"""A run of one clock lasts this many times as long as drivers need, so that the plan also fits other iterations."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Played:
     switch_load: SwitchLoad
 
     @property
-    def impossible(self) -> int:
-        """How many things the drivers cannot do."""
+    def violations(self) -> int:
+        """Number of hosts whose driver is overloaded and of runs of one clock that are too short."""
         return len(self.switch_load.overloaded) + self.switch_load.too_short
 
 
@@ -122,11 +123,11 @@ class Scenarios:
     def recombined(self, count: int, seed: int = 0) -> Scenarios:
         """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.
 
-        A plan for few iterations uses up slack that others do not have. These are others, as far as what varies is
-        what a micro-batch holds. The result is the same in each call.
+        A plan for few iterations uses up slack that other iterations do not have. The recombined scenarios stand for
+        those, if durations differ only by what a micro-batch holds. The result is the same in each call.
 
         Args:
-            seed: Others have another seed, so that plans can be judged by iterations that they were not made for.
+            seed: Who judges plans gives another seed than the planner, and so has iterations that no plan was made for.
         """
         batches = np.array([instruction.microbatch for instruction in self.problem.pipeline.instructions])
         shape = count, int(batches.max()) + 1, self.pipelines
@@ -194,12 +195,12 @@ class Scenarios:
         ends_s = self.paths.ends(times_s).ends_s
         spans_s = ends_s[self.paths.last_nodes].max(axis=0).reshape(self.iterations, self.pipelines)
         mean_s = float(spans_s.max(axis=1).mean()) + self.problem.overhead_s
-        load = self._load(numbers, times_s, ends_s - times_s, mean_s)
+        load = self._switch_load(numbers, times_s, ends_s - times_s, mean_s)
         effective_j = float((self.busy_s * self.table.cost_w[self.table.kind[:, None], numbers]).sum()) + load.energy_j
         energy_j = effective_j + self.waiting_power_w * mean_s
         return Played(numbers, times_s, ends_s, spans_s, mean_s, effective_j, energy_j, load)
 
-    def _load(self, numbers: Array, times_s: Array, starts_s: Array, mean_s: float) -> SwitchLoad:
+    def _switch_load(self, numbers: Array, times_s: Array, starts_s: Array, mean_s: float) -> SwitchLoad:
         """What the clock changes cost; the hosts of each group are counted apart."""
         costs, spans = self.problem.switch_costs, list(pairwise(self.problem.pipeline.first_nodes))
         changed = self.changed(numbers)

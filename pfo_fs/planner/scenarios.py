@@ -154,7 +154,7 @@ class ScenarioPlanner:
     def _one_clock_per_rank(self, mean_s: float) -> Played:
         found = ScenarioDescent(self._scenarios, whole_ranks=True).improve(self._scenarios.max_clocks, mean_s)
         plans = [self._at_max_clocks] if found is None else [self._at_max_clocks, found]
-        return min(plans, key=lambda plan: (plan.impossible, plan.energy_j))
+        return min(plans, key=lambda plan: (plan.violations, plan.energy_j))
 
     def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
         """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
@@ -175,8 +175,8 @@ class ScenarioPlanner:
         price_j = first_j
         found = played(price_j)
         self.limited = bool(found.switch_load.overloaded)
-        if found.impossible:
-            price_j = _least_price_j(2 * price_j, lambda each_j: not played(each_j).impossible, _PRICE_STEPS)
+        if found.violations:
+            price_j = _least_price_j(2 * price_j, lambda each_j: not played(each_j).violations, _PRICE_STEPS)
             found = played(price_j)
         yield found.clocks
         for more in _MORE if thorough else ():

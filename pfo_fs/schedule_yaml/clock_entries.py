@@ -27,7 +27,7 @@ _MAX_LINE = 4096  # characters
 _NAME = r'(?P<name>"(?:[^"\\]|\\.)*"|[^\s,@"]+)(?:@(?P<stage>\S*?))?'
 _KEY = re.compile(_NAME)
 _INSTRUCTION = re.compile(rf"\s*{_NAME}\s+(?P<mhz>[^\s,]+)(?:\s+(?P<rest>[^\s,][^,]*)?)?(?:,|$)")
-"""Each blank belongs to one part only: otherwise, time would grow with the square of their number."""
+"""A blank can match one part of the pattern only; otherwise time would grow with the square of the number of blanks."""
 _REPEAT = re.compile(r"[xX×](?P<count>.*)", re.DOTALL)
 
 
@@ -51,7 +51,8 @@ class ClockByName:
 class InstructionList:
     """Name and clock, in MHz (0: leave alone), of each instruction of an iteration, in order, with repetitions.
 
-    `stages` are theirs, None where they are not given; `lines` those that they are on; the list begins on `line`.
+    `stages`: the stage of each instruction, None if the list names none. `lines`: the line of each instruction in the
+    document. `line`: where the list begins.
     """
 
     frequencies: list[tuple[str, int]]

@@ -63,7 +63,7 @@ def name_ranks(ranks: Sequence[int], most: int = 4) -> str:
 
 
 def closest(name: str, known: Sequence[str], what: str) -> str:
-    """Returns what to write in place of an unknown name: the closest known one, or, after `what`, some of them."""
+    """Returns a hint for an unknown name: the closest known name; if none is close, `what` and the first ten."""
     close = difflib.get_close_matches(name[:64], known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"{what} {', '.join(known[:10])}"
 

@@ -23,7 +23,7 @@ from pfo_fs.schedule_yaml.problems import (
 _MOST_UNUSED, _MOST_COMPARED = 20, 1000
 """Names that no rank runs are reported up to 20, and each is compared with 1,000 names, which takes 10 ms."""
 _MOST_RESOLVED = 1_000_000
-"""Instructions of ranks that differ in entry, stage, order or clocks; so many take some 3 s."""
+"""The most instructions that are resolved (some 3 s); ranks with the same entry, stage, order and clocks count once."""
 _WHO = "\0"  # placeholder in a message until all its ranks are known
 
 
@@ -121,8 +121,8 @@ class _Resolver:
             if key not in outcomes:
                 resolved += len(order or ())
                 if resolved > _MOST_RESOLVED:
-                    most = f"the job has more than {_MOST_RESOLVED:,} instructions in all"
-                    raise PlanError(f"too many ranks have an entry of their own, as {most}; write ranges of ranks")
+                    most = f"together they have more than {_MOST_RESOLVED:,} instructions"
+                    raise PlanError(f"too many ranks have entries of their own: {most}; write ranges of ranks")
                 outcomes[key] = self._look(info, order, rank_entries.get(info.rank), stage_entries)
             schedule, problems, unknown_line = outcomes[key]
             for line, reason in problems:

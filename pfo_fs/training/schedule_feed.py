@@ -15,9 +15,9 @@ step at which the broadcaster returns it, which is the same step on all of them.
 to default clocks and stays there, under every schedule, because it can no longer know whether the others follow the
 same one. The others notice at the next exchange and do the same.
 
-A schedule that was made for the pace of a straggler holds while the scheduling process renews its lease. When that
-ends, each rank goes to default clocks; with a broadcast, rank 0 sends them as a schedule with the number -1, so that
-all ranks leave the pace at one step.
+A schedule that was made for the pace of a straggler holds while the scheduling process renews its lease
+(`Publication.lease` says for how long). When that ends, each rank goes to default clocks; with a broadcast, rank 0
+sends them as a schedule with the number -1, so that all ranks leave the pace at one step.
 """
 
 from __future__ import annotations
