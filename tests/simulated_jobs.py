@@ -1,10 +1,28 @@
 """Whole jobs in virtual time, for the tests that play them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.planner import Measurement
+from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Iteration, ModelTruth, Play
+from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import bodies
+
+STAGES, MICROBATCHES = 4, 8
+SETTINGS = PFOSettings(scheduler="ParetoScheduler", profile_steps=4)
+KIND = NodeSettings(node_physics("kind"))
+
+
+def late(played: Sequence[Iteration]) -> float:
+    """By how much longer iterations took than at max clocks with the same noise, relative."""
+    return sum(i.time_s for i in played) / sum(i.full_time_s for i in played) - 1
+
+
+def saved(played: Sequence[Iteration]) -> float:
+    """Energy that iterations saved, likewise."""
+    return 1 - sum(i.energy_j for i in played) / sum(i.full_energy_j for i in played)
 
 
 class LongTruth(ModelTruth):
