@@ -35,6 +35,7 @@ class Zeusd:
     _VALUES: ClassVar[dict[str, set[str]]] = {
         "set_gpu_locked_clocks": {"min_clock_mhz", "max_clock_mhz"},
         "reset_gpu_locked_clocks": set(),
+        "reset_locked_clocks": set(),
         "set_power_limit": {"power_limit_mw"},
     }
 

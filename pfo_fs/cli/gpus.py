@@ -179,8 +179,9 @@ def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
     from pfo_fs.device.gpu.spec import open_gpu
 
     limits_only = os.environ.get("PFO_FS_CLOCK_BACKEND") == POWER_CAP  # as root, any way will do
+    way = POWER_CAP if limits_only else "amdsmi" if spec.startswith("amd:") else "auto"
     try:
-        with closing(open_gpu(spec, POWER_CAP if limits_only else "auto")) as gpu:
+        with closing(open_gpu(spec, way)) as gpu:
             problem = reset_left(gpu, wait_s, power_limit_w=power_limit_w)
     except DeviceError as error:
         problem = str(error)

@@ -1,12 +1,14 @@
-"""`pfo-fs reset-clocks`, on simulated GPUs."""
+"""`pfo-fs reset-clocks`, on simulated GPUs and stand-ins for drivers."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import Done, pfo_fs
+from fake_amdsmi import ADDRESSES, FakeAmdSmi
 from fake_nvml import Fault
 from faulty_nvml import UUID, Bench
 
@@ -28,6 +30,13 @@ def test_a_gpu_that_cannot_be_reset_is_named_and_the_next_one_is_reset(sim_dir: 
     done = pfo_fs("reset-clocks", "nonsense", "simulated:good")
     assert (done.returncode, "nonsense" in done.said) == (1, True)
     assert '"reset"' in (sim_dir / "good.log").read_text().splitlines()[-1]
+
+
+def test_an_amd_gpu_that_is_named_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeAmdSmi()
+    monkeypatch.setitem(sys.modules, "amdsmi", fake)
+    pfo_fs("reset-clocks", f"amd:{ADDRESSES[0]}", code=0)
+    assert fake.changes == [(0, 0)]
 
 
 def reset(bench: Bench) -> Done:

@@ -37,16 +37,20 @@ class ZeusdBackend:
     """Sets the clocks of one GPU through zeusd.
 
     Args:
+        alone: Whether the graphics clock can be reset alone; AMD's is reset together with the memory's.
         path: The socket; `ZEUSD_SOCK_PATH`, as for Zeus, or zeusd's default if None.
     """
 
-    def __init__(self, place: GpuPlace, *, path: str | None = None, within_s: float | None = None) -> None:
+    def __init__(
+        self, place: GpuPlace, *, alone: bool = True, path: str | None = None, within_s: float | None = None
+    ) -> None:
         self._place = place
         self._path = path or os.environ.get("ZEUSD_SOCK_PATH") or DEFAULT_SOCKET
         self._within_s = CALL_WITHIN_S if within_s is None else within_s
         token = os.environ.get("ZEUSD_TOKEN")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._id: int | None = None
+        self._reset = "reset_gpu_locked_clocks" if alone else "reset_locked_clocks"
 
     def why_not(self) -> str:
         """Asks zeusd what it offers; returns why it cannot set the clocks of this GPU, or ''."""
@@ -60,7 +64,7 @@ class ZeusdBackend:
         self._post(f"locking it at {mhz} MHz", "set_gpu_locked_clocks", min_clock_mhz=mhz, max_clock_mhz=mhz)
 
     def reset_clocks(self) -> None:
-        self._post("unlocking its clocks", "reset_gpu_locked_clocks")
+        self._post("unlocking its clocks", self._reset)
 
     def set_power_limit_w(self, limit_w: float) -> None:
         what = f"setting a power limit of {limit_w:g} W"

@@ -27,14 +27,14 @@ def find_gpu_spec(device: int | None = None) -> str:
     """Returns the spec of the GPU that this process trains on.
 
     Call it after `torch.cuda.set_device`. If `PFO_FS_GPU` is set, it decides: `simulated`, `simulated:<name>`, `none`,
-    or `nvml:<UUID>`. Otherwise torch's device is used if torch is imported and has CUDA. LOCAL_RANK is never used as
-    the index of a GPU.
+    `nvml:<UUID>` or `amd:<PCI address>`. Otherwise torch's device is used if torch is imported and has CUDA or ROCm.
+    LOCAL_RANK is never used as the index of a GPU.
 
     Args:
         device: CUDA device index of this process; torch's current device if None.
 
     Returns:
-        `nvml:<UUID>`, `simulated:<name>`, the same name each time within one process, or `none`.
+        `nvml:<UUID>`, `amd:<PCI address>`, `simulated:<name>`, the same name each time within one process, or `none`.
 
     Raises:
         DeviceError: The device is a MIG slice (a part of a GPU that shares its clocks with other parts); or
@@ -44,10 +44,12 @@ def find_gpu_spec(device: int | None = None) -> str:
     kind, _, name = asked.partition(":")
     if asked == "simulated":
         return f"simulated:{_simulated_name(os.getpid())}"
-    if asked == "none" or (kind == "simulated" and _NAME.fullmatch(name)) or (kind == "nvml" and name):
+    if asked == "none" or (kind == "simulated" and _NAME.fullmatch(name)) or (kind in ("nvml", "amd") and name):
         return asked
     if asked:
-        raise DeviceError(f"PFO_FS_GPU={asked!r}: use simulated, simulated:<name>, nvml:<UUID> or none")
+        raise DeviceError(
+            f"PFO_FS_GPU={asked!r}: use simulated, simulated:<name>, nvml:<UUID>, amd:<PCI address> or none"
+        )
     torch = sys.modules.get("torch")
     if torch is not None:
         return _spec_from_torch(torch, device)
@@ -62,10 +64,14 @@ def _simulated_name(pid: int) -> str:
 
 
 def _spec_from_torch(torch: ModuleType, device: int | None) -> str:
-    if getattr(torch.version, "hip", None) is not None or not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         return "none"
     index = torch.cuda.current_device() if device is None else device
     properties = torch.cuda.get_device_properties(index)
+    if getattr(torch.version, "hip", None) is not None:
+        if not hasattr(properties, "pci_bus_id"):  # torch before 2.7
+            return "none"
+        return f"amd:{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
     if "MIG" in properties.name.split() or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
         raise DeviceError(
             f"CUDA device {index} ({properties.name}) is a MIG slice: its clocks and energy are the whole GPU's, so "

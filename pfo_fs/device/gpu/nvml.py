@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from ctypes import byref
 
@@ -26,12 +27,16 @@ class EnergyCounter:
     When the counter begins at 0 again, jumps, or cannot be read for a while, what was consumed then is not known:
     `breaks` is counted up, and the sum goes on from where it was.
 
+    Args:
+        counter_j: Reads the GPU's counter, in J.
+        power_w: Reads the power in W, which is integrated where there is no counter.
+
     Attributes:
         breaks: How often it was not known what was consumed between two readings.
     """
 
-    def __init__(self, handle: object) -> None:
-        self._handle = handle
+    def __init__(self, counter_j: Callable[[], float], power_w: Callable[[], float]) -> None:
+        self._counter_j, self._power_w = counter_j, power_w
         self._sum_j = 0.0
         self._raw_j: float | None = None
         self._read_s = self._changed_s = time.monotonic()
@@ -66,10 +71,6 @@ class EnergyCounter:
             self._add_power(now_s)
         return self._sum_j
 
-    def _counter_j(self) -> float:
-        energy_mj = call("reading the energy counter", "nvmlDeviceGetTotalEnergyConsumption", self._handle)
-        return float(energy_mj) / 1000
-
     def _add_counter(self, raw_j: float, now_s: float) -> None:
         if self._raw_j is None:
             self.breaks += 1
@@ -99,9 +100,6 @@ class EnergyCounter:
             else:
                 self._sum_j += (now_s - self._power[0]) * (power_w + self._power[1]) / 2
         self._power = (now_s, power_w)
-
-    def _power_w(self) -> float:
-        return float(call("reading the power", "nvmlDeviceGetPowerUsage", self._handle)) / 1000
 
 
 # NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
@@ -139,6 +137,7 @@ class NvmlGpu:
     """
 
     clock_backend = "nvml"
+    ways = ("nvml", "zeusd", "sudo")
 
     def __init__(self, uuid: str) -> None:
         if uuid.startswith("MIG-"):
@@ -157,7 +156,7 @@ class NvmlGpu:
             with suppress(DeviceError):
                 self.close()
             raise
-        self._energy = EnergyCounter(self._handle)
+        self._energy = EnergyCounter(self._counter_j, self._power_w)
         self._clocks_mhz: list[int] = []
         self.why_no_clocks = ""
         try:
@@ -250,6 +249,12 @@ class NvmlGpu:
     def set_power_limit_w(self, limit_w: float) -> None:
         what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
         call(what, "nvmlDeviceSetPowerManagementLimit", self._handle, round(limit_w * 1000))
+
+    def _counter_j(self) -> float:
+        return float(call("reading the energy counter", "nvmlDeviceGetTotalEnergyConsumption", self._handle)) / 1000
+
+    def _power_w(self) -> float:
+        return float(call("reading the power", "nvmlDeviceGetPowerUsage", self._handle)) / 1000
 
     def energy_j(self) -> float:
         return self._energy.read_j()

@@ -1,11 +1,11 @@
 """Opens the GPU that a spec names, and chooses the way to set its clocks.
 
-A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `simulated:<name>`, or `none`. A GPU is always found by its
-UUID, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this module, so it imports
-little before it knows which GPU that is.
+A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `amd:<PCI address>`, `simulated:<name>`, or `none`. A GPU is
+never found by its number, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this
+module, so it imports little before it knows which GPU that is.
 
-A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, a name in `_PROGRAMS`, and two lines
-in `BackedGpu._open`.
+A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, a name in `_PROGRAMS` and in `ways`
+of the GPUs that it sets, and two lines in `BackedGpu._open`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 from pfo_fs.device.gpu.driver_errors import patiently
 from pfo_fs.device.gpu.interface import POWER_CAP, ClockBackend, DryRunGpu, Gpu, MeasuresOnly, NoGpu, ReadThrough
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
+if TYPE_CHECKING:
+    from pfo_fs.device.gpu.amd import AmdGpu
+    from pfo_fs.device.gpu.nvml import NvmlGpu
+
 _PROGRAMS = ("zeusd", "sudo")
 """Ways that go through another program, by their modules, which are imported only when they are used: the clock process
 must start fast."""
-_WAYS = ("nvml", *_PROGRAMS, "none")
-NAMES = ("auto", *_WAYS, POWER_CAP)
-"""What a user can ask for; `auto` tries `_WAYS` in this order."""
+NAMES = ("auto", "nvml", *_PROGRAMS, "amdsmi", "none", POWER_CAP)
+"""What a user can ask for; `auto` tries the `ways` of a GPU in their order."""
 
 
 class BackedGpu(ReadThrough):
@@ -41,7 +45,10 @@ class BackedGpu(ReadThrough):
     def __init__(self, gpu: Gpu, choice: str) -> None:
         super().__init__(gpu)
         self.shows_clock = gpu.shows_clock  # in whatever way it was locked
-        self._ways = _WAYS if choice == "auto" else (choice,)
+        self._works: tuple[str, ...] = getattr(gpu, "ways", ())
+        self._why_not_auto = str(getattr(gpu, "why_not_auto", "")) if choice == "auto" else ""
+        automatic = () if self._why_not_auto else self._works
+        self._ways = (*automatic, "none") if choice == "auto" else (choice,)
         self._asked = choice != "auto"
         self._chosen: ClockBackend | None = None
         self.clock_backend = "none"
@@ -120,24 +127,22 @@ class BackedGpu(ReadThrough):
         raise DevicePermissionError(f"no way to set clocks works here, so they stay at their default. Tried: {tried}")
 
     def _open(self, way: str) -> ClockBackend:
-        from pfo_fs.device.gpu.nvml import NvmlGpu
-
         if way == "none":
-            return MeasuresOnly(
-                "clock_backend is 'none': clocks and power limits are left alone, and training is measured"
-            )
-        if not isinstance(self._gpu, NvmlGpu):
-            return MeasuresOnly(f"the way {way} is for NVIDIA GPUs")
-        if way == "nvml":
-            return self._gpu
+            alone = "clock_backend is 'none': clocks and power limits are left alone, and training is measured"
+            return MeasuresOnly(self._why_not_auto or alone)
+        if way not in self._works:
+            return MeasuresOnly(f"the way {way} does not work with {self._gpu.name}")
+        gpu = cast("NvmlGpu | AmdGpu", self._gpu)
+        if way == gpu.clock_backend:
+            return gpu
         try:
-            place = self._gpu.place()
+            place = gpu.place()
         except DeviceError as error:  # NVML cannot say where the GPU is
             return MeasuresOnly(str(error))
         if way == "zeusd":
             from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
 
-            return ZeusdBackend(place)
+            return ZeusdBackend(place, alone=gpu.clock_backend == "nvml")
         from pfo_fs.device.clock_backends.sudo import SudoBackend
 
         return SudoBackend(place, asked=self._asked)
@@ -176,12 +181,13 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
         gpu = SimulatedGpu(name)
         if clock_backend == "none":
             gpu = BackedGpu(gpu, clock_backend)
-    elif kind == "nvml" and name:
-        from pfo_fs.device.gpu.nvml import NvmlGpu
-
-        gpu = BackedGpu(NvmlGpu(name), "auto" if clock_backend == POWER_CAP else clock_backend)
+    elif kind in ("nvml", "amd") and name:
+        real = import_module(f"pfo_fs.device.gpu.{kind}")
+        gpu = real.NvmlGpu(name) if kind == "nvml" else real.AmdGpu(name)
+        setter = "auto" if kind == "nvml" else "amdsmi"
+        gpu = BackedGpu(gpu, setter if clock_backend == POWER_CAP else clock_backend)
     else:
-        known = "nvml:GPU-<UUID> (`nvidia-smi -L` lists them), simulated:<name> or none"
+        known = "nvml:GPU-<UUID> (`nvidia-smi -L` lists them), amd:<PCI address>, simulated:<name> or none"
         raise DeviceError(f"{spec!r} does not name a GPU; use {known}")
     if clock_backend == POWER_CAP:
         from pfo_fs.device.clock_backends.power_cap import PowerCapGpu
@@ -194,7 +200,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 def load_all_ways() -> None:
     """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
-    ours = ("gpu.nvml", "simulated.gpu", *(f"clock_backends.{way}" for way in (*_PROGRAMS, "power_cap")))
+    ours = ("gpu.nvml", "gpu.amd", "simulated.gpu", *(f"clock_backends.{way}" for way in (*_PROGRAMS, "power_cap")))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either
             import_module(name)

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 
 import pytest
 from clock_stand_ins import Sudo, Zeusd
+from fake_amdsmi import ADDRESSES, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
 from pfo_fs.device.clock_backends.zeusd import ZeusdBackend
+from pfo_fs.device.gpu.amd import AmdGpu
 from pfo_fs.device.gpu.interface import POWER_CAP, ClockBackend, GpuPlace
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
@@ -196,6 +198,19 @@ def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNv
     assert gpu.supported_clocks_mhz()[0] == 1410
     assert nvml.locked == []
     gpu.close()
+
+
+def test_an_amd_gpu_is_set_through_zeusd_and_all_its_clocks_are_reset_together(
+    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())
+    zeusd.offer["gpus"][GPU]["pci_address"] = ADDRESSES[0]
+    gpu = BackedGpu(AmdGpu(ADDRESSES[0]), "zeusd")
+    assert gpu.try_reset() == ""
+    gpu.lock_clock_mhz(900)
+    assert [(number, call) for number, call, _ in zeusd.done] == [
+        (GPU, "reset_locked_clocks"), (GPU, "set_gpu_locked_clocks"),
+    ]  # fmt: skip
 
 
 def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_clocks(

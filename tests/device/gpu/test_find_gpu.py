@@ -16,14 +16,14 @@ from pfo_fs.errors import DeviceError
 
 
 def fake_torch(monkeypatch: pytest.MonkeyPatch, *, cuda: bool = True, name: str = "NVIDIA A100-SXM4-80GB",
-               hip: str | None = None) -> None:  # fmt: skip
+               hip: str | None = None, **pci: int) -> None:  # fmt: skip
     uuids = ["aaaa", "bbbb"]
     torch = SimpleNamespace(
         version=SimpleNamespace(hip=hip),
         cuda=SimpleNamespace(
             is_available=lambda: cuda,
             current_device=lambda: 1,
-            get_device_properties=lambda i: SimpleNamespace(name=name, uuid=uuids[i]),
+            get_device_properties=lambda i: SimpleNamespace(name=name, uuid=uuids[i], **pci),
         ),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -45,6 +45,8 @@ def test_the_gpu_is_torchs_by_its_uuid_and_without_cuda_there_is_none(monkeypatc
     for without in ({"cuda": False}, {"hip": "6.0"}):
         fake_torch(monkeypatch, **without)  # type: ignore[arg-type]
         assert find_gpu_spec() == "none"
+    fake_torch(monkeypatch, hip="6.4", pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
+    assert find_gpu_spec() == "amd:0000:c1:00.0"
 
 
 def test_mig_is_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What every GPU must do behind the interface `Gpu`, run over the simulated GPU and over NVML with a fake `pynvml`."""
+"""What every GPU must do behind the interface `Gpu`: a simulated one, one through NVML, one through AMD SMI."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import pytest
 from clock import VirtualTime
+from fake_amdsmi import ADDRESSES, HIGHEST, LOWEST, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
 
 from pfo_fs.device.gpu.nvml import NvmlGpu
@@ -19,7 +20,7 @@ from pfo_fs.errors import DeviceError, DevicePermissionError
 class NvmlBench:
     """A GPU through NVML, and the means to look behind the interface."""
 
-    spec = f"nvml:{UUIDS[1]}"
+    spec, way = f"nvml:{UUIDS[1]}", "auto"
     missing_spec = "nvml:GPU-cccc"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,7 @@ class NvmlBench:
 class SimulatedBench:
     """The same for a simulated GPU."""
 
-    spec = "simulated:a"
+    spec, way = "simulated:a", "auto"
     missing_spec = "simulated:no/such/name"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -67,18 +68,44 @@ class SimulatedBench:
         return maps.count(f"{self.folder}/a.state")
 
 
-Bench: TypeAlias = NvmlBench | SimulatedBench
+class AmdBench:
+    """The same for a GPU through AMD SMI."""
+
+    spec, way = f"amd:{ADDRESSES[1]}", "amdsmi"
+    missing_spec = "amd:0000:ff:00.0"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake = FakeAmdSmi()
+        monkeypatch.setitem(sys.modules, "amdsmi", self.fake)
+
+    def refuse_all_changes(self) -> None:
+        self.fake.fails = dict.fromkeys(("set_gpu_clk_range", "set_gpu_perf_level", "set_power_cap"), 10)
+
+    def fail_next_lock(self) -> None:
+        self.fake.fails = {"set_gpu_clk_range": 1}
+
+    def clock_changes(self) -> list[int]:
+        assert {gpu for gpu, _ in self.fake.changes} <= {1}, "another GPU was changed"
+        return [mhz for _, mhz in self.fake.changes]
+
+    def left_open(self) -> int:
+        return 0  # AMD SMI stays open until the process ends
 
 
-@pytest.fixture(params=["simulated", "nvml"])
+Bench: TypeAlias = NvmlBench | SimulatedBench | AmdBench
+
+
+@pytest.fixture(params=["simulated", "nvml", "amd"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     for variable in ("PFO_FS_DRY_RUN", "PFO_FS_SIM_FAULT", "PFO_FS_SIM_MODEL"):
         monkeypatch.delenv(variable, raising=False)
-    return NvmlBench(monkeypatch) if request.param == "nvml" else SimulatedBench(monkeypatch, tmp_path)
+    if request.param == "simulated":
+        return SimulatedBench(monkeypatch, tmp_path)
+    return NvmlBench(monkeypatch) if request.param == "nvml" else AmdBench(monkeypatch)
 
 
 def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
+    gpu = open_gpu(bench.spec, bench.way)
     assert gpu.name
     assert gpu.uuid
     assert gpu.clock_seen().held_back == "", "it is idle"
@@ -92,12 +119,12 @@ def test_a_gpu_says_what_it_is_and_which_clocks_it_offers(bench: Bench) -> None:
 
 
 def test_clocks_are_set_and_reset_in_the_order_of_the_calls_and_opening_and_closing_changes_none(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
+    gpu = open_gpu(bench.spec, bench.way)
     highest, *_, lowest = gpu.supported_clocks_mhz()
     assert gpu.try_reset() == ""
     for mhz in (lowest, highest):
         gpu.lock_clock_mhz(mhz)
-        open_gpu(bench.spec).close()
+        open_gpu(bench.spec, bench.way).close()
     gpu.reset_clocks()
     gpu.reset_clocks()
     gpu.lock_clock_mhz(lowest)
@@ -107,7 +134,7 @@ def test_clocks_are_set_and_reset_in_the_order_of_the_calls_and_opening_and_clos
 
 def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise(bench: Bench) -> None:
     bench.refuse_all_changes()
-    gpu = open_gpu(bench.spec)
+    gpu = open_gpu(bench.spec, bench.way)
     assert "this user may not" in gpu.try_reset()
     clock_mhz = gpu.supported_clocks_mhz()[0]
     for change in (
@@ -122,7 +149,7 @@ def test_without_permission_why_clocks_stay_returns_the_reason_and_changes_raise
 
 def test_a_driver_that_refuses_a_clock_is_a_device_error_that_names_the_clock(bench: Bench) -> None:
     bench.fail_next_lock()
-    gpu = open_gpu(bench.spec)
+    gpu = open_gpu(bench.spec, bench.way)
     clock_mhz = gpu.supported_clocks_mhz()[0]
     with pytest.raises(DeviceError, match=f"{clock_mhz} MHz"):
         gpu.lock_clock_mhz(clock_mhz)
@@ -131,7 +158,7 @@ def test_a_driver_that_refuses_a_clock_is_a_device_error_that_names_the_clock(be
 
 
 def test_a_power_limit_stays_until_another_one_is_set(bench: Bench) -> None:
-    gpu = open_gpu(bench.spec)
+    gpu = open_gpu(bench.spec, bench.way)
     lowest_w, highest_w = gpu.power_limit_range_w()
     assert 0 < lowest_w < gpu.power_limit_w() <= highest_w
     middle_w = (lowest_w + highest_w) / 2
@@ -139,14 +166,14 @@ def test_a_power_limit_stays_until_another_one_is_set(bench: Bench) -> None:
         gpu.set_power_limit_w(limit_w)
         assert gpu.power_limit_w() == pytest.approx(limit_w)
     gpu.reset_clocks()
-    other = open_gpu(bench.spec)
+    other = open_gpu(bench.spec, bench.way)
     assert other.power_limit_w() == pytest.approx(middle_w)
     other.close()
     gpu.close()
 
 
 def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> None:
-    gpu, other = open_gpu(bench.spec), open_gpu(bench.spec)
+    gpu, other = open_gpu(bench.spec, bench.way), open_gpu(bench.spec, bench.way)
     clock_mhz = gpu.supported_clocks_mhz()[0]
     gpu.close()
     gpu.close()
@@ -157,7 +184,7 @@ def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> 
         with pytest.raises(DeviceError):
             use()
     with pytest.raises(DeviceError):
-        open_gpu(bench.missing_spec)
+        open_gpu(bench.missing_spec, bench.way)
     assert bench.left_open() == 0
 
 
@@ -212,3 +239,49 @@ def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(DeviceError, match="nvidia-ml-py"):
         NvmlGpu(UUIDS[0])
+
+
+# ---- what is particular to AMD SMI
+
+
+@pytest.fixture
+def amd(monkeypatch: pytest.MonkeyPatch) -> FakeAmdSmi:
+    return AmdBench(monkeypatch).fake
+
+
+def test_clocks_of_an_amd_gpu_are_set_only_where_somebody_asks_for_it(amd: FakeAmdSmi) -> None:
+    gpu = open_gpu(AmdBench.spec)
+    assert "untried" in gpu.try_reset()
+    assert amd.changes == []
+    assert gpu.energy_j() == pytest.approx(15.3)
+
+
+def test_a_lock_that_was_left_on_an_amd_gpu_shows_and_does_not_narrow_the_clocks_on_offer(amd: FakeAmdSmi) -> None:
+    amd.ranges[1] = LOWEST, 900
+    gpu = open_gpu(AmdBench.spec, AmdBench.way)
+    assert gpu.settings().locked_mhz > 0
+    gpu.try_reset()
+    assert gpu.supported_clocks_mhz()[0] == HIGHEST
+    assert not gpu.settings().differs
+
+
+def test_a_divided_amd_gpu_and_a_missing_package_are_errors_that_say_so(
+    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amd.partition = "CPX"
+    with pytest.raises(DeviceError, match="divided"):
+        open_gpu(AmdBench.spec)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    with pytest.raises(DeviceError, match="ROCm"):
+        open_gpu(AmdBench.spec)
+
+
+def test_without_a_counter_the_power_of_an_amd_gpu_is_integrated(
+    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
+    amd.fails["get_energy_count"] = 2
+    gpu = open_gpu(AmdBench.spec)
+    gpu.energy_j()
+    passing.sleep(2.0)
+    assert gpu.energy_j() == pytest.approx(2.0 * 140)
