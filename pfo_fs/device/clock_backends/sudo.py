@@ -96,7 +96,7 @@ class SudoBackend:
             raise DeviceError(problem)
 
     def _wait_for_the_one_before(self, what: str) -> None:
-        """Waits for a command that was given up: two of them at once could end in either order."""
+        """Waits for a command that was given up: of two commands at once, either could end first."""
         process = self._running
         if process is None:
             return

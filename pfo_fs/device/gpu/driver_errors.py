@@ -104,11 +104,11 @@ def passes(error: BaseException) -> bool:
 class Pauses:
     """Growing pauses between attempts; the kind of the error decides.
 
-    An error that may pass: `first_s`, then twice as long each time, up to `longest_s`. A missing permission and a lost
-    GPU: `longest_s` at once. What GPU, driver or package do not have: never again, unless `even_if_missing`.
+    After an error that may pass: `first_s`, then twice as long each time, up to `longest_s`. After a missing permission
+    or a lost GPU: `longest_s` at once. If GPU, driver or package lack it: never, unless `even_if_missing`.
 
     Args:
-        even_if_missing: Whether every kind of error may pass.
+        even_if_missing: Whether every kind of error counts as one that may pass.
 
     Attributes:
         due_ns: The monotonic time of the next attempt; 0 at first.

@@ -16,11 +16,11 @@ from pfo_fs.device.metering.meter import Measured
 from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
-"""While no helper listens, one is looked for this often."""
+"""While no helper listens, a connection is tried this often."""
 _PROGRESS_EVERY_S = 1.0
-"""People read progress, and helpers write it, no more often."""
+"""Progress is sent at most this often: people do not read it more often, and helpers do not write it more often."""
 _SIGN_OF_LIFE_S = 60.0
-"""A job that is silent for longer than `--max-job-idle-time` is ended."""
+"""Progress without steps is sent again after this time: a job silent for `--max-job-idle-time` is ended."""
 _MAX_WAITING = 64
 
 
