@@ -81,7 +81,7 @@ class ReadSwitch(msgspec.Struct, frozen=True):
 
 
 class SwitchFound(msgspec.Struct, frozen=True):
-    """Whether this job is switched off, and what was removed: the directory, or the job's folder; mostly nothing."""
+    """Whether this job is switched off, and what was removed: the directory, or the job's folder; empty: nothing."""
 
     off: bool = False
     gone: str = ""
@@ -218,7 +218,8 @@ class DirectoryOperations:
         except NotShared as error:
             if not registration.again:
                 raise
-            # It was removed, and a daemon may have made another; or another file system is mounted there for a moment.
+            # The directory was removed, and a daemon may have made a new one; or another file system is mounted for
+            # now.
             self._replaced = str(error)
             raise StoreUnavailable(errno.ENOENT, self._replaced) from error
         folder = self.shared.job(registration.job_id)

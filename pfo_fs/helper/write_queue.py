@@ -20,7 +20,7 @@ from pfo_fs.store.bodies import MOST_NAMES_PER_FILE
 MAX_WAITING = 1000
 _SECONDS_TO_NEXT_TRY = 1.0
 _GATHERED_FOR_S: dict[type[Write], float] = {RegisterRanks: 0.1, WriteResults: 0.25}
-"""Records that miss the others of their host by these times are written later."""
+"""A record waits this many seconds for those of the host's other ranks; records that come later are written later."""
 
 
 @dataclass
