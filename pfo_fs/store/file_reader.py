@@ -52,9 +52,9 @@ class FileReader:
         create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
             A host that only joins must not: where the file system is not mounted, the folder would be made on the
             host's own disk.
-        users: Only files of these users are read, and of this process's user, the owner of the root and root, and only
-            those that no other user may write into: a member of the group may rename a file of an allowed user, and
-            write into it. None: in a directory of a group, files of all users; otherwise, files of the last three.
+        users: Only files of these users are read, of this process's user, the root folder's owner and the user root;
+            but none that other users may write into: a member of the group may rename a file of an allowed user, and
+            write into it. None: in a directory of a group, files of all users; otherwise, of the last three users.
 
     Raises:
         StoreError: The root is not there or not a folder, or users other than its owner and group may write into it.
@@ -93,7 +93,7 @@ class FileReader:
             text = f"{self.root}: all users of the host may write there, so any of them could plant a schedule"
             raise StoreError(errno.EPERM, f"{text}; {advice} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
-        # Of what is made here; files are replaced, never written into.
+        # The modes of what is made here; files are replaced, never written into.
         self._file_mode, self._folder_mode = (0o640, 0o2770) if self.shared_with_group else (0o600, 0o700)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
@@ -156,7 +156,7 @@ class FileReader:
     def foreign_owner(self, path: str) -> int | None:
         """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
 
-        Also None if the folder is not there now. Without `users`, files tell by their own owners.
+        Also None if the folder is not there now. Without `users`, only the owners of files count.
         """
         if not self._names_users:
             return None
@@ -176,7 +176,7 @@ class FileReader:
 
     @by_path
     def all_names(self, path: str) -> list[str]:
-        """Lists a folder with unfinished files; a folder that is not there now is empty."""
+        """Lists a folder, unfinished files included; a folder that is not there now is empty."""
         return self._listing(path) or []
 
     @by_path

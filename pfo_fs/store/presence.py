@@ -41,7 +41,7 @@ class Presence:
         self._path, self._top, self._id = path, top, self._directory_id()
 
     def why_gone(self, job_id: str) -> str:
-        """Returns what was removed, the directory or the folder of a running job; empty if nothing was, or who knows.
+        """Returns what was removed, the directory or the folder of a running job; empty if nothing, or unknown.
 
         The caller asks again after some seconds before it believes that, because one listing may be old.
         """
