@@ -232,7 +232,7 @@ class ClockProcess:
             if self._process is not None:
                 self._process.wait(timeout_s)
                 if not self._lost and not self.words[shared_page.ALL_BACK]:
-                    self._died()  # after the last `check`
+                    self._died()  # it has died after the last `check`
                     self._process.wait(max(0.0, deadline_s - time.monotonic()))
                 self._tell_reset()
         except TimeoutError:
@@ -305,7 +305,7 @@ class ClockProcess:
 
 
 def _completed(options: ClockOptions) -> ClockOptions:
-    """Returns the options with what environment variables say."""
+    """Returns the options, completed by environment variables."""
     return options._replace(
         clock_backend=options.clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
         max_clock_calls_per_s=options.max_clock_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,

@@ -56,7 +56,7 @@ _EVENTS_EVERY_NS = 5_000_000
 _HELD_NS = 20_000_000
 """While the clock must not change, the device's progress is looked at only every 20 ms."""
 _STOPS_WITHIN_S = 1.0
-"""After SIGTSTP, everything is put back within this time, since Slurm sends SIGSTOP two seconds after SIGTSTP."""
+"""After SIGTSTP, the process tries for this time to put all back: Slurm sends SIGSTOP two seconds after SIGTSTP."""
 _GLANCES = 50
 """The target is read this many times (2 us) before a sleep: a wake-up costs training 10 us, and this process more."""
 
@@ -314,7 +314,7 @@ def main(given: dict[str, Any]) -> int | str:
         problem = reset_left_by(spec, options, given["power_limit_w"])
         if "page_fd" in given:
             SharedPage(given["page_fd"]).words[shared_page.ALL_BACK] = int(not problem)
-        return problem or 0  # the text becomes the last words
+        return problem or 0  # a text becomes the last words of this process
     gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
     trainer, loads = (socket.socket(fileno=given[name]) for name in ("socket_fd", "loads_fd"))
     to_reset = GpuToReset(spec, options.clock_backend, leave_clocks=bool(why_clocks_stay)) if gpu.uuid else None

@@ -1,9 +1,9 @@
 """Sends a rank's loads from its clock process to rank 0's process that decides clocks, and receives these clocks.
 
 Training writes a packet when a step begins (`loads/messages.py`), and never waits. The clock process sends the step's
-row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as
-the clock of a step to come, and, where the device follows training, as that of a step that has begun. When clocks are
-decided no more, it closes its end of training's socket, by which training sees it.
+row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as the
+clock of a step to come, and, if the step has begun and its clock can still change, as the clock of that step. When
+clocks are decided no more, it closes its end of training's socket, by which training sees it.
 """
 
 from __future__ import annotations

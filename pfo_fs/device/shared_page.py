@@ -117,7 +117,7 @@ TURN_SHIFT = 17
 TURN_MASK = (1 << 15) - 1
 POINT_MASK = (1 << 17) - 1
 REPLAYED = TURN_MASK
-"""Stands for the turn in marks that were captured into a CUDA graph: each replay repeats their numbers."""
+"""Stands for the turn in marks that were captured into a CUDA graph: each replay writes the same numbers."""
 IDLE = POINT_MASK
 """The point after a step's last instruction, and in a step that does not run as scheduled: the default clock."""
 

@@ -57,7 +57,7 @@ class PowerCapGpu(ReadThrough):
             self._full_w = sum(power.power * power.seconds for power in full) / sum(power.seconds for power in full)
 
     def _clock_seen(self) -> ClockSeen:
-        """Returns no clock, since none was set, and does not name the power limit, which holds it back on purpose."""
+        """Returns no clock, since none was set, and does not name the limit, which holds the clock back on purpose."""
         seen = self._gpu.clock_seen()
         held_back = ", ".join(reason for reason in seen.held_back.split(", ") if reason != POWER_LIMIT)
         return ClockSeen(0, held_back, seen.is_idle)

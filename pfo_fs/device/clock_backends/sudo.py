@@ -64,7 +64,7 @@ class SudoBackend:
         self._change(f"setting a power limit of {limit_w:g} W", "-pl", f"{limit_w:.2f}")
 
     def close(self) -> None:
-        """Looks whether a command that was given up has ended; it is left alone if not."""
+        """Looks whether a command that was given up has ended; if it has not, it runs on."""
         if self._running is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._running.communicate(timeout=0)

@@ -19,7 +19,7 @@ class ClockRequests:
         self._words = words
         self._follower = ClockFollower(latencies, pause_ns)
         self._keeps_pauses = pause_ns > 0
-        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
+        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # by entry in `TURNS`, with the version of the slot
         self._progress = words[shared_page.PROGRESS]
         self._turn, self._place, self._is_counted = 0, shared_page.IDLE, False  # of the last mark
         self._since_ns = self._lasted_ns = 0

@@ -62,7 +62,7 @@ class DriverCalls:
         self._reads = float(_BURST)
 
     def called(self, at_ns: int, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call that returned at `at_ns`, and waited before for calls of other GPUs."""
+        """Notes a call that returned at `at_ns`, after it had waited for calls of other GPUs."""
         self.made += 1
         self._made_ns.append(at_ns)
         self._took_ns.append(took_ns)

@@ -14,7 +14,7 @@ _LEAST_MARGIN_NS = 200_000
 _MEMORY = 8
 """A learned time is about the mean over this many steps."""
 _ODD = 0.5
-"""A time that differs from the learned one by more than this share counts only if the next one does so too."""
+"""A time that differs from the learned one by more than this share counts only if the next time does so, too."""
 _ODD_LEAST_NS = 10_000_000
 CHUNK = 64
 """The learned times of this many points are added up at once."""

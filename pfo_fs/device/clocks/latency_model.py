@@ -111,7 +111,7 @@ class Durations:
         """Returns the duration of an instruction at a clock; None if too little is known.
 
         Args:
-            mhz: The clock; 0 is one that is not known.
+            mhz: The clock; 0 if it is not known.
             within: The duration is also derived from that at the nearest clock, if this clock is within this share.
         """
         table = self._steady.get(kind, {})
@@ -225,7 +225,7 @@ class LatencyModel:
             "ahead_s": ahead_s,
             "call_s": round(calls.call_ns / 1e9, 6) if calls.made else None,
             "wait_s": round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            "latency_s": ordered[len(ordered) * 9 // 10] if ordered else None,  # of the slower clocks
+            "latency_s": ordered[len(ordered) * 9 // 10] if ordered else None,  # nine of ten known clocks act no later
             "gpus": calls.gpus,
             "max_calls_per_s": calls.calls_per_s,
             "latencies_s": learned_s if each_clock else {},

@@ -1,7 +1,7 @@
 """What the clock process is for the kernel: which signals stop it, and how soon it runs when it is woken.
 
 `scontrol suspend` and Ctrl-Z stop and continue a job by signals. While a job is stopped, its GPU may be lent to another
-one. So the clock process resets the clock before it stops itself, and while its trainer is stopped. After a stop it
+job. So the clock process resets the clock before it stops itself, and while its trainer is stopped. After a stop it
 sets everything again: the helper may have reset the GPU.
 """
 

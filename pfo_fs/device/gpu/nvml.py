@@ -104,7 +104,7 @@ class EnergyCounter:
         return float(call("reading the power", "nvmlDeviceGetPowerUsage", self._handle)) / 1000
 
 
-# NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
+# NVML's bits of clocks event reasons; those that a locked clock itself sets are not here.
 _THROTTLING = (
     (0x04, POWER_LIMIT),
     (0x08, "hardware slowdown"),
@@ -114,7 +114,7 @@ _THROTTLING = (
 )
 _IDLE = 0x01
 _LIMITED = 0x10 | 0x200 | 0x400
-"""Sync boost, the board's limit, and reliability."""
+"""The bits for sync boost, the board's limit, and reliability."""
 _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
 _CLOCK_STEP_MHZ = 15

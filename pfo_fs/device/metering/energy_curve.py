@@ -56,7 +56,7 @@ class EnergyCurve:
         self.over = False
 
     def add(self, t_ns: int, energy_j: float) -> None:
-        """Adds a reading (ns, J); one that is not later than the last one is ignored."""
+        """Adds a reading (ns, J); a reading that is not later than the last one is ignored."""
         if self._times_ns and t_ns <= self._read_ns:
             return
         if self.over:

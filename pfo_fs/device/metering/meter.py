@@ -29,7 +29,7 @@ class EndedStep(NamedTuple):
     """A step whose marks are complete, and whose energy may not be known yet.
 
     Attributes:
-        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
+        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has marked no number yet.
         until: The step before which the result under this number ends; 0: it ends after the number of steps asked for.
         usable: Whether the step ran as scheduled and its instructions were marked.
         instructions: (place in the name table, begin, end), ordered by end.
@@ -152,7 +152,7 @@ class MarkedSteps:
         self._instructions = []
 
     def _end_instruction(self, place: int, t_ns: int) -> None:
-        """Pairs an instruction's end with the last open begin of the same name; an end without one is ignored."""
+        """Pairs an instruction's end with the last open begin of the same name; an end without a begin is ignored."""
         for position in range(len(self._open) - 1, -1, -1):
             if self._open[position][0] == place:
                 _, begin_ns = self._open.pop(position)

@@ -48,7 +48,7 @@ class Reporter:
         self._again_after_s = math.inf
 
     def start(self, address: str, rank: int, token: str) -> None:
-        """Begins to report, where training knows its helper only later; the arguments are those of the class.
+        """Begins to report in a job in which training gets a helper only later; the arguments are those of the class.
 
         Such a job counts no steps here: what has not changed is reported again from time to time, as a sign of life.
         """

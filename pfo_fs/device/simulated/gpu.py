@@ -58,7 +58,7 @@ def simulation_dir() -> str:
 
 
 class _State:
-    """The mapped state of the simulated GPU `name`; the first process that opens it makes it."""
+    """The mapped state of the simulated GPU `name`; the first process that opens it makes the file."""
 
     def __init__(self, name: str) -> None:
         if not _GPU_NAME.fullmatch(name):

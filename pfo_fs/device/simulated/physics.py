@@ -24,9 +24,9 @@ their instructions are our own choice:
     B300       bf16 products of matrices at five power caps, 926 to 2,032 MHz (github.com/sinkers/gpu-power-lab,
                249b1c9): time within 2.4 %, power within 1.4 %; waiting is its idle power
     RTX        the program breeze on an RTX PRO 6000 at eight clocks, 1,005 to 2,430 MHz
-               (github.com/giordano/gpu-power-frequency-benchmarks, 2fe08d2): 3.2 %, 1.3 %; a sixth of the power waiting
-    H100       the A100's times, and a power that reaches the limit of 700 W at 1,650 MHz; under load, one ran at 1,391
-               to 1,650 MHz, whatever higher clock was set
+               (github.com/giordano/gpu-power-frequency-benchmarks, 2fe08d2): 3.2 %, 1.3 %; waiting: a sixth of it
+    H100       the A100's times, and a power that reaches the limit of 700 W at 1,650 MHz; under load, an H100 ran at
+               1,391 to 1,650 MHz, whatever higher clock was set
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
 
     Attributes:
-        clocks_mhz: Highest first.
-        power_limits_w: The lowest and the highest; the highest is the default.
+        clocks_mhz: The clocks on offer, in MHz, highest first.
+        power_limits_w: The lowest and the highest power limit, in W; the highest is the default.
         blocking_power_w: Its power while it waits for other stages (the Perseus paper, section 6.1).
         last_stage: As `instructions`, for the last stage, which holds the language-model head and takes longer.
         caps_mhz: The clock that the power limit leaves wanders between these two values in some ten iterations; or ().
@@ -163,7 +163,7 @@ def gpu_model(name: str) -> GpuModel:
 
 # ---- what a node does to changes of the clock
 #
-# The presets are chosen from what has been published, and are on the unkind side of it:
+# The presets are chosen from what has been published, and are on its unfavourable side:
 #
 # - A call of `nvmlDeviceSetGpuLockedClocks` takes 3.2 ms for the lowest clock to 5.3 for the highest, and 8 to 12 in a
 #   second mode (18,950 calls on a V100, github.com/thynics/gpu_ctl_probe; of 8 A800: 4.1 to 5.2 in the median). Calls
