@@ -1,4 +1,4 @@
-"""What the helper knows of its connections and of its job, and what its state has around it."""
+"""What the helper knows of its connections and of its job, and what its state calls outside of it."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class WriteResults(msgspec.Struct, frozen=True):
 
 Question: TypeAlias = OpenDirectory | CreateJob | PollSchedule | ReadSwitch
 Record: TypeAlias = bodies.OrderBody | bodies.ProgressBody | bodies.IterationTimesBody | bodies.EndBody
-"""Written as it is, to its own file."""
+"""Records that are written as they are, each to its own file."""
 Write: TypeAlias = RegisterRanks | Record | WriteResults | Asked
 Operation: TypeAlias = Question | Write
 Result: TypeAlias = "bool | CreatedJob | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
@@ -218,8 +218,7 @@ class DirectoryOperations:
         except NotShared as error:
             if not registration.again:
                 raise
-            # The directory was removed, and a daemon may have made a new one; or another file system is mounted for
-            # now.
+            # The directory was removed, and a daemon may have made another; or another file system lies there for now.
             self._replaced = str(error)
             raise StoreUnavailable(errno.ENOENT, self._replaced) from error
         folder = self.shared.job(registration.job_id)

@@ -22,8 +22,7 @@ from pfo_fs.ipc.transport import peer_of
 log = logging.getLogger("pfo_fs.helper")
 
 _AGAIN_AFTER_S = 10.0
-"""The pause before another attempt: an attempt lasts for two minutes, but an error that does not pass ends it at
-once."""
+"""The pause before another attempt: an attempt lasts two minutes, but an error that does not pass ends it at once."""
 LOOK_EVERY_S = 2.0
 """A clock process that is stopped at two looks is stopped for good: a debugger stops one for a moment only."""
 

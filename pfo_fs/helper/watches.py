@@ -245,7 +245,7 @@ class SwitchWatch:
         return self._looks % _THOROUGH_EVERY == 0 or self._gone_since_s is not None
 
     def looked(self, found: object, *, highest_rank: int, asked_s: float) -> None:
-        """Uses the answer.
+        """Uses the answer of a look.
 
         Args:
             found: A `SwitchFound`; otherwise the directory gives no answer, and everything stays as it is.

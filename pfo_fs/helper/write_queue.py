@@ -80,8 +80,8 @@ class WriteQueue:
     def done(self, error: PfoError | None, *, again: bool = True) -> bool:
         """Notes that the worker has finished; returns whether the record will be tried again.
 
-        A new try does not help if another process owns the name, the record is not valid, or the directory is another
-        one than that of rank 0.
+        A new try does not help if another process owns the name, the record is not valid, or the directory is not that
+        of rank 0.
         """
         write, self._in_flight = self._in_flight, None
         if error is None:
