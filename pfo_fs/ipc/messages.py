@@ -90,7 +90,7 @@ class AllRanks(Message, frozen=True, kw_only=True):
 
 
 class OrderSeen(Message, frozen=True, kw_only=True):
-    """The (instruction, stage or None) of the first complete step of this rank."""
+    """The pairs (instruction, stage or None) of the first complete step of this rank."""
 
     instructions: list[tuple[str, int | None]]
 
@@ -234,7 +234,7 @@ class Refused(Message, frozen=True, kw_only=True):
 
 
 class RankPlan(msgspec.Struct, frozen=True):
-    """The (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
+    """The pairs (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
 
     frequencies: Annotated[list[tuple[InstructionName, ClockMHz]], Meta(max_length=65_535)]
     stages: list[int] | None = None

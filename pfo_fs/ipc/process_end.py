@@ -50,7 +50,7 @@ def at_process_end(method: Callable[[BaseException | None], object]) -> None:
 
 
 def _frame_of(function: str) -> FrameType | None:
-    """Returns the frame of a function that has called this one, through others; None if there is none."""
+    """Returns the frame of a function that has called this one, maybe through others; None if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back

@@ -66,7 +66,7 @@ _started: list[subprocess.Popen[bytes]] = []
 class Child:
     """A process beside training. What it writes to its standard error stays in a file in memory.
 
-    It must not share training's standard error: if the process hangs in a file system or a driver, it would keep a
+    The process must not share training's standard error: if it hangs in a file system or a driver, it would keep a
     launcher's pipe open. The process holds a lock of that file (`started.run`): by the lock, the kernel tells whether
     the process runs, and its id, also where it is no child of this process.
 
@@ -183,7 +183,7 @@ def start_process(
     Args:
         module: A module of this package with a `main` that takes the arguments.
         arguments: Values for the process; they must be JSON.
-        fds: File descriptors that the process inherits, by the name of the argument that gets its number there.
+        fds: File descriptors that the process inherits, by the name of the argument that tells it their number.
         label: Shown after the module by `ps`.
         outlives: Whether the process must outlive this one, and so be no child of it: launchers such as Ray kill the
             children of training when it ends.

@@ -90,7 +90,7 @@ def _reserve(fd: int, size_bytes: int) -> None:
 
 
 def open_doorbell() -> tuple[int, int]:
-    """Returns two descriptors, maybe the same: a write of 8 bytes to the first one wakes who waits for the second one.
+    """Returns two descriptors, maybe the same: a write of 8 bytes to the first wakes a process waiting for the second.
 
     Raises:
         OSError: There is no descriptor.
