@@ -86,7 +86,7 @@ class DirectoryBody(_Body):
 class JobBody(_Body):
     """`job.json`: rank 0, once.
 
-    No process schedules a job whose `coordination` is `none`: it sets one power limit, or one clock, itself.
+    No process schedules a job whose `coordination` is `none`: the job sets one power limit, or one clock, itself.
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
     """
 
@@ -125,7 +125,7 @@ MOST_NAMES_PER_FILE = 32
 
 
 class RanksBody(_Body):
-    """`ranks/<rank>.json`: the helper of one host, once: ranks that register together; each gives the file its name."""
+    """`ranks/<rank>.json`: the helper of one host, once: ranks that register together; the file has a name for each."""
 
     ranks: list[RankBody] = Field(min_length=1, max_length=MOST_NAMES_PER_FILE)
 
@@ -252,7 +252,7 @@ class ResultBody(_Body):
 
 
 class ResultsBody(_Body):
-    """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
+    """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; `<rank>` is the first."""
 
     results: Many[ResultBody] = Field(min_length=1, max_length=4096)
 

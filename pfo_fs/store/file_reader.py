@@ -36,7 +36,7 @@ _FIRST_PAUSE_S = 0.004
 
 
 def by_path(once: Callable[Concatenate[Reader, str, P], T]) -> Callable[Concatenate[Reader, str, P], T]:
-    """Lets a method on what is at a path be called again after an error that may pass."""
+    """Makes a method, which works on a path, be called again after an error that may pass."""
 
     @wraps(once)
     def call(self: Reader, path: str, /, *args: P.args, **options: P.kwargs) -> T:
@@ -50,8 +50,7 @@ class FileReader:
 
     Args:
         create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
-            A host that only joins must not: where the file system is not mounted, the folder would be made on the
-            host's own disk.
+            A host that only joins must not make it: without the mount, the folder would be made on the host's own disk.
         users: Only files of these users are read, of this process's user, the root folder's owner and the user root;
             but none that other users may write into: a member of the group may rename a file of an allowed user, and
             write into it. None: in a directory of a group, files of all users; otherwise, of the last three users.
@@ -247,7 +246,7 @@ class FileReader:
             yield fd, name
 
     def check_path(self, path: str) -> None:
-        """Raises `StoreError` if a path does not lie below the root, or cannot be one."""
+        """Raises `StoreError` if a path does not lie below the root, or cannot be a path."""
         try:
             is_path = b"\0" not in os.fsencode(path)
         except UnicodeEncodeError:

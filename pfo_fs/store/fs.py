@@ -173,7 +173,7 @@ class Files(FileReader):
 
         Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
 
-        Younger files stay, because their writers may be running; so do files in folders below it. `most` are checked.
+        Younger files stay, because their writers may be running; so do those in folders below. It checks `most` files.
         """
         with self._folder(path) as folder:
             listed = self._listing(path) or []

@@ -48,7 +48,7 @@ DOCTOR = "doctor"
 OFF = "off"
 EVERY_JOB = "all"
 SPARE = f"{TEMP_PREFIX}spare"
-"""In `off/`: an empty file that becomes a switch where a full file system has no room for another one."""
+"""In `off/`: an empty file that becomes a switch where a full file system has no room for another file."""
 
 # Below a job's folder.
 JOB = "job.json"
@@ -77,7 +77,7 @@ class RecordFile:
 
     Attributes:
         kind: The kind that their headers name.
-        path: Their path, below the shared directory or a job's folder, with the names of the numbers in it.
+        path: Their path, below the shared directory or a job's folder, with names in braces in place of numbers.
         limit: Bytes of the largest record that is read.
         once: Whether a record is written only once; otherwise its one writer replaces it.
         readable: Whether it is written for people.

@@ -26,9 +26,9 @@ LEAST_AGE_S = 3600.0
 """Nothing younger is removed: a job that begins has no `job.json` for a moment."""
 _HALF_REMOVED = f"{TEMP_PREFIX}prune-"
 _MOST_DEPTH = 8
-"""What pfo-fs writes lies at most four folders deep."""
+"""Deeper folders are an error: what pfo-fs writes lies at most four folders deep."""
 _MOST_FILES = 1_000_000
-"""A job of pfo-fs leaves some thousand files: more than this are no job's."""
+"""A job of pfo-fs leaves some thousand files: more files than this are not a job's."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
