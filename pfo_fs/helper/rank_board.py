@@ -160,8 +160,7 @@ class IterationTimeLog:
         self.throttled = throttled
 
     def take(self, now: float) -> bool:
-        """Returns whether to write a record at `now` (monotonic s): on a change, or long after the last record; notes
-        that."""
+        """Returns whether to write a record at `now` (monotonic s): on a change, or long after the last; notes that."""
         since_s, before = now - self._written_at, self._written
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
         if since_s < self._interval_s or (not self.steps and self.throttled == (before[2] if before else "")):
