@@ -39,7 +39,7 @@ class ClockProcess:
     process never stops training: `message` says why clocks are left alone, and one warning reports a later death.
 
     Attributes:
-        loads_fd: A socket for packets about loads (`load_exchange.py`), and `loads_file` to close it.
+        loads_fd: A socket for packets about loads (`load_exchange.py`); `loads_file` closes it.
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it.
@@ -105,7 +105,7 @@ class ClockProcess:
         in_forked_children(self._forget)
 
     def _own(self, fd: int) -> OwnFile:
-        """Returns a file that is closed with this object, if it is still this one."""
+        """Returns a file that is closed with this object, unless its number stands for another file by then."""
         file = OwnFile(fd)
         weakref.finalize(self, file.close).atexit = False
         return file
@@ -113,7 +113,7 @@ class ClockProcess:
     # ---- the hot path's side
 
     def name_id(self, name: str) -> int:
-        """Returns the number of an instruction's name in marks, which no process reads after the end."""
+        """Returns the number of an instruction's name in marks; 0 after the end, when no process reads marks."""
         return 0 if self._closed else self._page.name_id(name)
 
     def ring_doorbell(self) -> None:
@@ -123,7 +123,7 @@ class ClockProcess:
             held_write(self._doorbell, _ONE, 8)
 
     def check(self) -> bool:
-        """If the clock process has died, warns, has the GPU reset, and says so once it is. About 1 us; keeps the lock.
+        """If the clock process has died, warns, has the GPU reset, and reports when it is. About 1 us; keeps the lock.
 
         Returns:
             Whether `receive_answer` has something to return.
@@ -143,7 +143,7 @@ class ClockProcess:
         return b"\n" in self._answers
 
     def _is_connected(self) -> bool:
-        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        """Returns whether the socket can be used: a program that closes all files may reuse its number."""
         if not self._lost and not self._closed and not self._own_socket.seems_open():
             self._died()
         return not self._lost and not self._closed
@@ -232,7 +232,7 @@ class ClockProcess:
             if self._process is not None:
                 self._process.wait(timeout_s)
                 if not self._lost and not self.words[shared_page.ALL_BACK]:
-                    self._died()  # after the last `check`
+                    self._died()  # it has died after the last `check`
                     self._process.wait(max(0.0, deadline_s - time.monotonic()))
                 self._tell_reset()
         except TimeoutError:
@@ -260,7 +260,7 @@ class ClockProcess:
         if self._lost or self._closed:
             return ClockInfo("none", "", [], "the clock process is gone")
         hello = self.receive_answer(self._deadline_s - time.monotonic())
-        self.alive()  # the process has left its starter, which is waited for
+        self.alive()  # takes note of the end of the starter, which the process has left
         if hello is not None:
             return ClockInfo(**hello)
         return self._info or self._fail("the clock process did not get ready in time; clocks are left alone")
@@ -305,7 +305,7 @@ class ClockProcess:
 
 
 def _completed(options: ClockOptions) -> ClockOptions:
-    """Returns the options with what environment variables say."""
+    """Returns the options, completed by environment variables."""
     return options._replace(
         clock_backend=options.clock_backend or os.environ.get("PFO_FS_CLOCK_BACKEND") or "auto",
         max_clock_calls_per_s=options.max_clock_calls_per_s or _number("PFO_FS_MAX_CLOCK_CALLS_PER_S") or None,

@@ -7,11 +7,11 @@ whatever killed it, the clock process resets the clocks and the power limit, and
 being ended: the clock process resets the clocks at once and sets no clock after that. It ignores other signals
 (`ipc/started.py`).
 
-Where clocks are switched at the callbacks, it does not poll on a timer, since one wake-up by a timer costs 25 us of CPU
-on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks the page once more,
-and waits for the doorbell or the time of the next measurement. Where clocks follow the device, it looks at the device's
-progress shortly before something is due (`clock_follower.py`). It imports neither pydantic nor torch nor pandas, so
-that it starts fast.
+Where clocks are switched at training's callbacks, the clock process does not poll on a timer: a wake-up by a timer
+costs 25 us of CPU on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks
+the page once more, and waits for the doorbell or the time of the next measurement. Where clocks follow the device, it
+looks at the device's progress shortly before something is due (`clock_follower.py`). It imports neither pydantic nor
+torch nor pandas, so that it starts fast.
 
 `measuring.py` measures; CONTRIBUTING.md follows a clock from the plan to the GPU.
 """
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
     from pfo_fs.device.load_exchange import LoadExchange
 
 _SHORT_NS = 2_000_000
-"""Shorter waits are slept, because a wait for events takes whole milliseconds."""
+"""A wait shorter than this is a plain sleep, because a wait for events takes whole milliseconds."""
 _EVENTS_EVERY_NS = 5_000_000
-"""While it sleeps shortly only, the process looks this often whether the trainer has ended."""
+"""While all waits are that short, the process looks this often for events, such as the trainer's end."""
 _HELD_NS = 20_000_000
 """While the clock must not change, the device's progress is looked at only every 20 ms."""
 _STOPS_WITHIN_S = 1.0
-"""Slurm sends SIGSTOP two seconds after SIGTSTP."""
+"""After SIGTSTP, the process tries for this time to put all back: Slurm sends SIGSTOP two seconds after SIGTSTP."""
 _GLANCES = 50
-"""The target is read this often, in 2 us, before sleeping: a wake-up costs training 10 us, and this process more."""
+"""The target is read this many times (2 us) before a sleep: a wake-up costs training 10 us, and this process more."""
 
 
 class ClockLoop:
@@ -104,7 +104,7 @@ class ClockLoop:
         self._poll.register(loads, select.EPOLLIN)
 
     def watch_process(self, pid: int, lifeline: int) -> None:
-        """Watches whether process `pid`, the trainer, is stopped, and its end, where the kernel has pidfds."""
+        """Watches whether process `pid`, the trainer, is stopped, and whether it has ended (where pidfds exist)."""
         self._stops.watch(pid, lifeline)
         with suppress(AttributeError, OSError):
             self._parent = os.pidfd_open(pid)
@@ -114,7 +114,7 @@ class ClockLoop:
         self._setter.terminated = True
 
     def take_over(self) -> None:
-        """Puts back what a process that has ended has left on the GPU."""
+        """Puts back the settings that an ended process has left on the GPU."""
         self._undo.take_over(clock_is_reset=self._setter.controls)
 
     def serve(self) -> None:
@@ -131,7 +131,7 @@ class ClockLoop:
                 self._exchange.close()  # `finish` may take long; the other ranks need not wait for loads of this one
 
     def finish(self) -> bool:
-        """Measures the marks that training left, sends the result, and puts back what the driver has refused to.
+        """Measures the marks that training left, sends the result, and tries refused resets again.
 
         Returns:
             Whether everything is put back; if not, a note tells the next process on this host.
@@ -224,7 +224,7 @@ class ClockLoop:
         self._stops.stop()
 
     def _go_on(self) -> bool:
-        """After a stop, has everything set again, since others may have reset the GPU; returns if the trainer lives."""
+        """Makes all settings anew after a stop: the GPU may have been reset. Returns whether the trainer lives."""
         self._stops.over = False
         self._measuring.interrupted()
         if has_ended(self._trainer):
@@ -314,7 +314,7 @@ def main(given: dict[str, Any]) -> int | str:
         problem = reset_left_by(spec, options, given["power_limit_w"])
         if "page_fd" in given:
             SharedPage(given["page_fd"]).words[shared_page.ALL_BACK] = int(not problem)
-        return problem or 0  # the text becomes the last words
+        return problem or 0  # a text becomes the last words of this process
     gpu, why_clocks_stay = open_to_set(spec, options.leave_clocks, options.clock_backend)
     trainer, loads = (socket.socket(fileno=given[name]) for name in ("socket_fd", "loads_fd"))
     to_reset = GpuToReset(spec, options.clock_backend, leave_clocks=bool(why_clocks_stay)) if gpu.uuid else None

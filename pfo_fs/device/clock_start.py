@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DRY_RUN_NS = 5_000_000
-"""In a dry run, where no clock acts, each is taken to act so long after its call."""
+"""In a dry run no clock acts; each clock is taken to act this long after its call."""
 
 
 class ClockOptions(NamedTuple):
@@ -13,12 +13,12 @@ class ClockOptions(NamedTuple):
 
     Attributes:
         report_to: Abstract socket address of the host's helper, without the leading NUL; None to send no reports.
-        profile_s: More steps make a result until they have lasted for this time, in s; but at most 8 times as many.
+        profile_s: Steps are added to a result until they have lasted this long, in s; at most 8 times `profile_steps`.
         leave_clocks: Neither set nor reset clocks, for jobs that use only power limits and energy.
-        tries_only: Put nothing back that an ended process has left: `pfo-fs doctor` tries whether the process runs.
-        clock_backend: The way to set clocks; `PFO_FS_CLOCK_BACKEND`, or `auto`, if empty.
-        max_clock_calls_per_s: Most calls per second of all GPUs of the host that set clocks while clocks follow the
-            device; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or what the driver has room for.
+        tries_only: Leave what an ended process has set, since `pfo-fs doctor` only tries whether a clock process runs.
+        clock_backend: The way to set clocks; if empty, what `PFO_FS_CLOCK_BACKEND` says, or else `auto`.
+        max_clock_calls_per_s: The most calls per second that set clocks while clocks follow the device, for all GPUs of
+            the host together; if None, `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or else what the driver has room for.
     """
 
     rank: int = 0

@@ -1,9 +1,9 @@
-"""Exchanges a rank's loads, in its clock process: to rank 0's process that decides, and clocks back.
+"""Sends a rank's loads from its clock process to rank 0's process that decides clocks, and receives these clocks.
 
 Training writes a packet when a step begins (`loads/messages.py`), and never waits. The clock process sends the step's
-row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as
-the clock of a step to come, and, where the device follows training, as that of a step that has begun. When clocks are
-decided no more, it closes its end of training's socket, by which training sees it.
+row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as the
+clock of a step to come, and, if the step has begun and its clock can still change, as the clock of that step. When
+clocks are decided no more, it closes its end of training's socket, by which training sees it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _CONNECTS_WITHIN_S = 60.0
 _TRY_S = 5.0
 _KEPT = 64
 _WAITING = 2
-"""CUDA may tell the times of two steps at once."""
+"""At most this many ended steps wait for later rows: CUDA may tell the times of two steps at once."""
 _SAYS_AFTER_S = 5.0
-"""Training hears after 5 s where the process that decides was not reached, and again when the search is given up."""
+"""If the process that decides is not reached after 5 s, training hears of it, and again when the search ends."""
 _MOST_UNSENT = 1 << 21
-"""As many rows as may be open, of the largest: a process that takes none of them has ended, or the network has."""
+"""At most this many bytes wait, room for all open rows: else the process that decides, or the network, has ended."""
 
 
 class LoadClient:
-    """One rank's part, without sockets."""
+    """One rank's part of the exchange, without its sockets."""
 
     def __init__(self, words: memoryview, offered_mhz: Sequence[int]) -> None:
         self._words, self._offered_mhz = words, frozenset(offered_mhz)
@@ -85,7 +85,7 @@ class LoadClient:
         )
 
     def decided(self, step: int, mhz: int) -> bool:
-        """Takes the clock of a step; returns whether that of a step that has begun changes."""
+        """Takes the decided clock of a step; returns whether it changes the clock of a step that has begun."""
         if mhz and mhz not in self._offered_mhz:
             return False
         self._decided[step] = mhz
@@ -122,7 +122,7 @@ def connect(
         note: Called with what is tried, and with each problem.
 
     Raises:
-        OSError: It answers at none of the addresses.
+        OSError: The process answers at none of the addresses.
     """
     until_s = time.monotonic() + within_s
     problem: OSError = OSError("there is no address")
@@ -232,7 +232,7 @@ class LoadExchange:
             made.stream.setblocking(False)
             self._deciding = made
             self._poll.register(made.stream, select.EPOLLOUT)
-        except (OSError, ValueError):  # a name of a host may be no name
+        except (OSError, ValueError):  # the name of a host may be invalid
             self._say(f"rank 0's process that decides clocks was not reached: {notes[0]}")
             with suppress(OSError):
                 self._training.shutdown(socket.SHUT_RDWR)  # the loop closes it
@@ -260,7 +260,7 @@ class LoadExchange:
         return changes
 
     def _send(self, stream: socket.socket) -> None:
-        """Sends what waits, as far as the kernel takes it.
+        """Sends as much of the waiting rows as the kernel takes.
 
         Raises:
             OSError: Too much waits.

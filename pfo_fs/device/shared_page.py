@@ -54,7 +54,7 @@ UNDO_FAILURES = 26
 ALL_BACK = 27
 """1 when clock and power limit are put back for good, as the last act of the clock process."""
 REPLAYS_DIFFER = 28
-"""1 once a CUDA graph was replayed where training has begun no step; its marks count for nothing from then on."""
+"""1 once a CUDA graph was replayed where training has begun no step; from then on, no mark of the device counts."""
 
 PROGRESS = 32
 """The last point of a step that the device has reached. Its lower 32 bits are written by the device."""
@@ -63,7 +63,7 @@ RECENT_TURNS = 16
 """For each of the last `RECENT_TURNS` steps, in the place `turn % RECENT_TURNS`, `TURNS` has the slot of its plan, or,
 where each step has one clock, that clock in MHz. Written by training."""
 PLAN, ONE_CLOCK = 1, 2
-"""Whether each step has a plan, or one clock."""
+"""Values of `FOLLOWS`: each step has a plan, or each step has one clock."""
 
 _NAMES = 64
 _NAME_WORDS = 9  # length in bytes, then 64 bytes of UTF-8
@@ -75,8 +75,8 @@ PLAN_SLOTS = 5
 DEFAULT_SLOT = PLAN_SLOTS - 1
 """The last slot holds the plan at default clocks, for steps in which a rank has no turn."""
 MIXED = PLAN_SLOTS
-"""Added to the slot in `TURNS` where only half of the ranks follow the schedule: ranks then wait elsewhere for others,
-so the times of such steps are learned apart."""
+"""Added to the slot in `TURNS` where only half of the ranks follow the schedule: ranks then wait for others at other
+points, so the times of such steps are learned apart."""
 _PLANS = RING + 2 * RING_MARKS
 _PLAN_CLOCKS = 65_536
 _PLAN_WORDS = 2 + _PLAN_CLOCKS // 2  # its version, its length, then entries of 32 bits
@@ -110,20 +110,20 @@ BEGIN = 4
 END = 5
 """An instruction ends; the value is as for `BEGIN`."""
 LAST_END = 6
-"""Before STEP_END: the first word is when the step's last instruction ended."""
+"""Comes before STEP_END: the first word is the time at which the step's last instruction ended."""
 
 # A point of a step is 32 bits: turn << 17 | position of the instruction << 1 | (1 at its end, 0 at its begin).
 TURN_SHIFT = 17
 TURN_MASK = (1 << 15) - 1
 POINT_MASK = (1 << 17) - 1
 REPLAYED = TURN_MASK
-"""Stands for the turn in marks that were captured into a CUDA graph: each replay repeats their numbers."""
+"""Stands for the turn in marks that were captured into a CUDA graph: each replay writes the same numbers."""
 IDLE = POINT_MASK
-"""The point after a step's last instruction, and of a step that does not run as scheduled: the default clock."""
+"""The point after a step's last instruction, and in a step that does not run as scheduled: the default clock."""
 
 
 def write_plan(words: memoryview, slot: int, clocks_mhz: Sequence[int], kinds: Sequence[int]) -> None:
-    """Writes what a step runs into one of the slots.
+    """Writes the clocks and the kinds of a step's instructions into one of the slots.
 
     Args:
         clocks_mhz: The clock of each instruction; 0 is the default clock.
@@ -152,7 +152,7 @@ class Reading(NamedTuple):
 
     Attributes:
         energy_uj: The counter, in uJ. It goes back where it is not known what was consumed.
-        clock_mhz_us: The integral of the clock that was set over time, in MHz * us; the default counts as the highest.
+        clock_mhz_us: The integral over time of the clock that was set, in MHz * us; the default counts as the highest.
     """
 
     time_ns: int
@@ -160,7 +160,7 @@ class Reading(NamedTuple):
     clock_mhz_us: int
 
     def plus(self, after: Reading, before: Reading) -> Reading:
-        """Returns the sum of this difference and that between two readings."""
+        """Returns this sum of differences plus the difference between two more readings."""
         return Reading(*(own + new - old for own, new, old in zip(self, after, before, strict=True)))
 
 
@@ -181,7 +181,7 @@ def newest_reading(words: memoryview) -> Reading | None:
 
 
 def energy_at(words: memoryview, t_ns: int) -> float:
-    """Returns the energy counter at a monotonic time, in J, between the readings around it; NaN if there are none."""
+    """Returns the energy counter at a monotonic time, in J, interpolated between readings; NaN if there are none."""
     count, after = words[_READINGS], None
     for number in range(count - 1, max(-1, count - _READING_SLOTS), -1):  # the oldest may be written over meanwhile
         at = _READINGS + 1 + 3 * (number % _READING_SLOTS)
@@ -209,7 +209,7 @@ def last_change(words: memoryview) -> tuple[int, int]:
 
 
 def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) -> float:
-    """Returns the mean of the clock that was set between two monotonic times, in MHz; NaN if not known any more."""
+    """Returns the mean, between two monotonic times, of the clock that was set, in MHz; NaN if not known any more."""
     count, sum_mhz_ns, until_ns = words[_CHANGES], 0, end_ns
     for number in range(count - 1, max(-1, count - _CHANGE_SLOTS), -1):
         at = _CHANGES + 1 + 2 * (number % _CHANGE_SLOTS)
@@ -225,7 +225,7 @@ def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) 
 
 
 def write_decided(words: memoryview, step: int, mhz: int) -> None:
-    """Writes the clock of a step, as its loads have decided; 0 MHz is the default clock."""
+    """Writes the clock that was decided for a step from its loads; 0 MHz is the default clock."""
     at = _DECIDED + 2 * (step % RECENT_TURNS)
     words[at] = -1
     words[at + 1] = mhz
@@ -233,7 +233,7 @@ def write_decided(words: memoryview, step: int, mhz: int) -> None:
 
 
 def decided_mhz(words: memoryview, step: int) -> int:
-    """Returns the clock of a step in MHz, 0 for the default clock, and as long as it is not known."""
+    """Returns the clock of a step in MHz; 0 for the default clock, and while the clock is not known."""
     at = _DECIDED + 2 * (step % RECENT_TURNS)
     if words[at] != step:
         return 0
@@ -248,7 +248,7 @@ class SharedPage:
         fd: The memory, which this object closes.
 
     Raises:
-        ValueError: The memory is not such a page, or one of another release.
+        ValueError: The memory is no such page, or a page of another release.
     """
 
     def __init__(self, fd: int) -> None:

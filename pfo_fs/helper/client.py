@@ -22,13 +22,13 @@ log = logging.getLogger("pfo_fs")
 Reply = TypeVar("Reply", bound=Message)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
-"""Between two starts of a helper by one rank, if helpers die again and again."""
+"""The pause between two starts of a helper by one rank grows from the first to the second while helpers keep dying."""
 _LIVED_S = 60.0
-"""A helper that has lived for a minute was no failure."""
+"""A helper that has lived for longer than this does not count as a failed start."""
 _SILENT_S = 1.0
-"""An address at which no one has listened for a second is taken by a socket that is not ours."""
+"""An address at which no process has listened for this time is taken by a socket that is not ours."""
 _OTHERS_LATER_S = 3.0
-"""Rank 0 starts a new helper first, since its settings count; two seconds are one try of it (`helper/link.py`)."""
+"""The other ranks first wait this long for rank 0, whose settings count, to start a helper; it tries every 2 s."""
 
 
 class HelperClient:
@@ -96,7 +96,7 @@ class HelperClient:
     def revive(self, joining: list[Message]) -> bool:
         """Tries once, without waiting, to reach a new helper in place of a dead one, and sends it `joining`.
 
-        Any rank of the host may start the new one. If helpers die again and again, the pauses between two starts grow.
+        Any rank of the host may start the new helper. If helpers die again and again, the pauses between starts grow.
         """
         self._own_socket.close_socket(self._socket)
         if not self._connect():
@@ -120,7 +120,7 @@ class HelperClient:
             self._start()
 
     def _start(self) -> None:
-        """Starts a helper that listens at the first address that is free, unless one of this user has it already.
+        """Starts a helper at the first free address, unless a process of this user listens at an address before it.
 
         Raises:
             OSError: The process cannot be started.
@@ -140,7 +140,7 @@ class HelperClient:
             return
 
     def _probe_address(self, name: str) -> bool:
-        """Whether another user has taken an address: it does not let this process in, and not only for a moment."""
+        """Returns whether another user has an address: this process is refused there, and not only for a moment."""
         try:
             transport.connect(name).close()
             self._silent_since_s.pop(name, None)
@@ -216,7 +216,7 @@ class HelperClient:
         return None
 
     def _is_connected(self) -> bool:
-        """Returns whether the socket can be used: a program that closes all its files may have its number in use."""
+        """Returns whether the socket can be used: a program that closes all files may reuse its number."""
         self.lost = self.lost or not self._own_socket.seems_open()
         return not self.lost
 

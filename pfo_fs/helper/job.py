@@ -1,4 +1,4 @@
-"""What the helper knows of its connections and of its job, and what its state has around it."""
+"""What the helper knows of its connections and of its job, and what its state calls outside of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pfo_fs.store.bodies import EndBody
 
 _MAX_EARLY_RESULTS = 100
 _TERMINATES_WITHIN_S = 600.0
-"""Training that ends within this time after a SIGTERM to the job ends because of that: it may save first."""
+"""Training that ends within this time after a SIGTERM to the job counts as ended by SIGTERM: it may save first."""
 
 
 class StartCoordinator(NamedTuple):
@@ -27,11 +27,11 @@ class StartCoordinator(NamedTuple):
 
 
 class Around:
-    """What the parts of a helper's state have around them; no method waits, and none does anything here.
+    """What the parts of a helper's state call outside of it. No method waits; subclasses make the methods do something.
 
     Attributes:
         now: Returns the present time in s.
-        jitter: Spreads the calls of many hosts.
+        jitter: Random numbers, which spread the calls of many hosts in time.
         local_mount: Whether every change in the directory is made by this host.
     """
 
@@ -47,13 +47,13 @@ class Around:
         """Closes a connection."""
 
     def run(self, operation: Operation) -> None:
-        """Has the worker carry an operation out, after earlier ones; `operation_done` tells the result."""
+        """Makes the worker carry an operation out, after earlier operations; `operation_done` tells the result."""
 
     def coordinate(self, what: StartCoordinator | m.ScheduleApplied) -> None:
         """Schedules the job in this process, or tells its coordinator what rank 0 follows."""
 
     def reset_gpu(self, rank: int, gpu: m.GpuToReset, pause_s: float = 0.0) -> None:
-        """Resets the GPU of a rank, whose clock process cannot, after a pause; `gpu_reset` tells the result."""
+        """Resets, after a pause, the GPU of a rank whose clock process cannot do so; `gpu_reset` tells the result."""
 
     def stop(self) -> None:
         """Ends the helper: there is nothing left to do."""

@@ -1,4 +1,4 @@
-"""A training process's link to the host's helper; it repeats to a new helper what that one needs.
+"""A training process's link to the host's helper; a helper that replaces a dead one is sent again what it needs.
 
 A helper may die at any time, also before it has written what it has received. So the link keeps each message that a new
 helper needs (registration, ranks, order of instructions, schedule applied) and sends them all, in their order, to the
@@ -47,14 +47,14 @@ class HelperLink:
         self._unsent: set[type[Message]] = set()  # kept messages for which the helper had no room
         self._unread: list[ToTraining] = []
         self._revive_at_s = 0.0
-        self._told_dead: messages.ProblemSeen | None = None  # for the status, by the next helper
+        self._told_dead: messages.ProblemSeen | None = None  # goes to the next helper, for the job's status
 
     def send(self, message: Message) -> bool:
         """Sends a message that may be lost with the helper; returns whether the message was sent."""
         return self.client is not None and self.client.send(message)
 
     def send_kept(self, message: Message) -> None:
-        """Sends a message, and keeps it for new helpers in place of an older one of its class."""
+        """Sends a message, and keeps it for new helpers in place of an older message of its class."""
         self.keep(message)
         if self.client is not None and not self.client.send(message):
             self._unsent.add(type(message))
@@ -113,7 +113,7 @@ class HelperLink:
         return found
 
     def leave(self, goodbye: Message) -> None:
-        """Tells how training ends, also a new helper in place of one that has died, and closes the connection."""
+        """Tells the helper, or a new one in place of a dead one, how training ends, and closes the connection."""
         client = self.client
         try:
             if client is not None and not client.send(goodbye) and client.lost:

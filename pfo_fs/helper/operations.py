@@ -81,7 +81,7 @@ class ReadSwitch(msgspec.Struct, frozen=True):
 
 
 class SwitchFound(msgspec.Struct, frozen=True):
-    """Whether this job is switched off, and what was removed: the directory, or the job's folder; mostly nothing."""
+    """Whether this job is switched off, and what was removed: the directory, or the job's folder; empty: nothing."""
 
     off: bool = False
     gone: str = ""
@@ -116,7 +116,7 @@ class WriteResults(msgspec.Struct, frozen=True):
 
 Question: TypeAlias = OpenDirectory | CreateJob | PollSchedule | ReadSwitch
 Record: TypeAlias = bodies.OrderBody | bodies.ProgressBody | bodies.IterationTimesBody | bodies.EndBody
-"""Written as it is, to its own file."""
+"""Records that are written as they are, each to its own file."""
 Write: TypeAlias = RegisterRanks | Record | WriteResults | Asked
 Operation: TypeAlias = Question | Write
 Result: TypeAlias = "bool | CreatedJob | ScheduleFound | SwitchFound | RanksRegistered | list[Message] | None"
@@ -218,7 +218,7 @@ class DirectoryOperations:
         except NotShared as error:
             if not registration.again:
                 raise
-            # It was removed, and a daemon may have made another; or another file system is mounted there for a moment.
+            # The directory was removed, and a daemon may have made another; or another file system lies there for now.
             self._replaced = str(error)
             raise StoreUnavailable(errno.ENOENT, self._replaced) from error
         folder = self.shared.job(registration.job_id)

@@ -1,7 +1,7 @@
-"""What a power-limit optimizer asks the helper for besides its job: to read and write its profile.
+"""Reads and writes the profile of a power-limit optimizer, when training asks the helper for that.
 
-The worker carries out what training asks for as it came (`ipc/messages.py`); the result is the messages for training.
-An error of these files is one of them, since training logs it and goes on: no operation is tried again.
+The worker carries out training's message as it came (`ipc/messages.py`); the result is a list of messages for training.
+An error of a file is one of these messages, since training logs it and goes on: no operation is tried again.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ log = logging.getLogger("pfo_fs.helper")
 _LAST_WRITES_WITHIN_S = 600.0
 """The helper runs for at most this time after its last client, to write what it still has."""
 _LONGEST_PAUSE_S = 2.0
-"""A file that a person has edited is read within this time."""
+"""The longest pause between two polls of the coordinator, so that it soon reads a file that a person has edited."""
 
 
 def reset_gpu(gpu: m.GpuToReset) -> str:
@@ -52,7 +52,7 @@ def reset_gpu(gpu: m.GpuToReset) -> str:
 
 
 class HelperLoop(Around):
-    """Runs a helper's state, and is what that has around it.
+    """Runs a helper's state, and is the `Around` of this state.
 
     Args:
         prepare_resets, reset: As for `Resets`.
@@ -84,7 +84,7 @@ class HelperLoop(Around):
         self._stop_by_s: float | None = None
 
     def post(self, do: Callable[..., object], *arguments: Any) -> None:
-        """Has the main thread do something; any thread may call this."""
+        """Makes the main thread do something; any thread may call this."""
         self._posted.put(partial(do, *arguments))
         with suppress(BlockingIOError):  # a full pipe wakes the main thread anyway
             os.write(self._wake_writer, b"x")
@@ -228,7 +228,7 @@ class CoordinatorThread:
         self._thread: threading.Thread | None = None
 
     def tell(self, what: StartCoordinator | m.ScheduleApplied | None) -> None:
-        """Starts scheduling, afresh when all ranks are known; says what rank 0 follows; None ends the thread."""
+        """Starts scheduling (afresh when all ranks are known), or says what rank 0 follows; None ends the thread."""
         self._inbox.put(what)
         if self._thread is None and what is not None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="coordinator")

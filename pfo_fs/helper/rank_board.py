@@ -13,14 +13,14 @@ from pfo_fs.store import bodies
 
 _MAX_ERROR_CHARS = 4000
 _SLOWER_ELSEWHERE = 5.0
-"""A second lies between two records of a host; on a network file system, so many times as much."""
+"""A second lies between two records of a host; on a network file system, this many seconds."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
-"""The same on hosts without rank 0: the coordinator reads the steps of rank 0 only, and users read the others."""
+"""On hosts without rank 0, records are this many times rarer: only users read them, and the coordinator does not."""
 _AS_REPORTED = ("step", "number", "iter_time", "iter_energy", "clock_mhz", "overruled", "undo_owed", "undo_failures")
-"""Fields of a rank's record that are those of a clock process's report."""
+"""Fields of a rank's record that are copied from a clock process's report."""
 _KEPT = 16
 _CHANGED = 0.01
-"""Relative: an iteration this much longer or shorter than the last one written is written at once."""
+"""An iteration that is longer or shorter than the last written iteration by this share is written at once."""
 _QUIET = 15
 """While nothing changes, a record is written after this many times the shortest interval."""
 _CONFIRMATIONS = 3
@@ -41,7 +41,7 @@ class RankBoard:
         self._around = around
         self._progress: dict[int, bodies.RankProgress] = {}
         self._from_clocks: dict[int, str] = {}  # the last problem that a clock process has reported
-        self._held: dict[int, dict[str, bool]] = {}  # of each GPU of a rank
+        self._held: dict[int, dict[str, bool]] = {}  # by rank and GPU: whether the GPU is held
         self._moved_at_s: dict[int, float] = {}
         self._changed = self._is_final = False
         self._next_s = 0.0
@@ -88,7 +88,7 @@ class RankBoard:
         if report.message:
             fields["error"] = self._from_clocks[rank] = report.message[:_MAX_ERROR_CHARS]
         elif rank in self._from_clocks and self._progress[rank].error == self._from_clocks.pop(rank):
-            fields["error"] = ""  # what the clock process has reported has passed
+            fields["error"] = ""  # the problem that the clock process reported has passed
         self._moved_at_s[rank] = self._around.now()
         self._update(rank, **fields)
 
@@ -160,7 +160,7 @@ class IterationTimeLog:
         self.throttled = throttled
 
     def take(self, now: float) -> bool:
-        """Returns whether to write a record now (monotonic s), after a change or long after the last one; notes it."""
+        """Returns whether to write a record at `now` (monotonic s): on a change, or long after the last; notes that."""
         since_s, before = now - self._written_at, self._written
         _, number, span_s = self.steps[-1] if self.steps else (0, -1, 0.0)
         if since_s < self._interval_s or (not self.steps and self.throttled == (before[2] if before else "")):

@@ -1,8 +1,8 @@
 """Resets GPUs of this host whose clock process has died, or was stopped: they keep a clock, or a power limit.
 
-The helper does so itself, in threads, and loads what it needs for that beforehand: the environment of a running job may
-be replaced, and then no process can start any more. `scontrol suspend` sends SIGTSTP first, at which a clock process
-resets the GPU itself; SIGSTOP alone leaves it no time.
+The helper resets them itself, in threads, and loads what it needs for that beforehand: the environment of a running job
+may be replaced, and then no process can start any more. `scontrol suspend` sends SIGTSTP first, at which a clock
+process resets the GPU itself; SIGSTOP alone leaves it no time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pfo_fs.ipc.transport import peer_of
 log = logging.getLogger("pfo_fs.helper")
 
 _AGAIN_AFTER_S = 10.0
-"""An attempt lasts for two minutes, but an error that does not pass ends it at once."""
+"""The pause before another attempt: an attempt lasts two minutes, but an error that does not pass ends it at once."""
 LOOK_EVERY_S = 2.0
 """A clock process that is stopped at two looks is stopped for good: a debugger stops one for a moment only."""
 
@@ -36,7 +36,7 @@ class _ClockProcess:
 
 
 class OwedResets:
-    """Which GPUs of this host are still to be reset, as the job's status tells: arithmetic only.
+    """Keeps account of the GPUs of this host that are still to be reset, for the job's status, by arithmetic only.
 
     Args:
         reset: Resets the GPU of a rank after a pause in s, without waiting.
@@ -56,7 +56,7 @@ class OwedResets:
         self._reset(rank, gpu, 0.0)
 
     def ended(self, rank: int, gpu: m.GpuToReset, problem: str, *, again: bool) -> None:
-        """Notes how an attempt has ended; begins the next one, if this one has failed and there is to be `again`."""
+        """Notes how an attempt has ended; begins the next one if this one has failed and `again` is set."""
         failed = bool(problem)
         self._failures[rank] += failed
         text = f"the GPU of rank {rank} is not reset: {problem}" if failed else f"the GPU of rank {rank} is reset"
@@ -75,7 +75,7 @@ class Resets:
     Args:
         prepare: Loads what `reset` needs.
         reset: Resets a GPU, and returns why it is not reset, or ''; may take minutes, or hang with the driver.
-        ended: Is called, in another thread, with rank, GPU and that text.
+        ended: Is called, in another thread, with rank, GPU and the text that `reset` returned.
         stopped: Is called with rank and GPU of a clock process that is stopped.
     """
 

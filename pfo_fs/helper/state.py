@@ -31,7 +31,7 @@ _FIRST_CLIENT_WITHIN_S = 60.0
 
 
 class HelperState:
-    """See the module's docstring. Call `time_passed` after each other method: it does what is due.
+    """See the module's docstring. Call `time_passed` after every other method: it does what is due.
 
     Args:
         token: The job's secret, which clients must send first.
@@ -269,7 +269,7 @@ class HelperState:
             self._on_folder()
 
     def _on_folder(self) -> None:
-        """The worker has the job's folder, which a coordinator needs: a helper that replaces another starts without."""
+        """The worker has the job's folder, which a coordinator needs: a helper that replaces one starts without it."""
         self._job.has_folder = True
         self._switch.start()
         if self._job.coordinator is not None:
@@ -297,8 +297,8 @@ class HelperState:
                 self._switch.learn(op.SwitchFound(registered.off))
                 self._hold()
             elif waits and isinstance(error, StoreError) and error.errno == errno.ENOENT:
-                self._switch.learn(op.SwitchFound(gone=str(error)))  # no look at the switch comes before
-            if self._held or write.again:  # the helper that died may have held a rank that nothing holds now
+                self._switch.learn(op.SwitchFound(gone=str(error)))  # no look at the switch is made before
+            if self._held or write.again:  # the helper that died may have held a rank for a reason that has passed
                 self._tell_training(m.ClocksHeld(why=self._held), clocks_too=True)
             for rank in (body.rank_info.rank for body in write.ranks):
                 if rank in registered.taken:
@@ -320,7 +320,7 @@ class HelperState:
         return self._job.is_open and joined and self._job.coordination == "daemon"
 
     def _may_add_progress(self) -> bool:
-        """Whether a progress record would be written next; while one waits, there is no other."""
+        """Whether a progress record may be added to the queue: the job is open, and no other progress record waits."""
         return self._job.is_open and not self._writes.holds(bodies.ProgressBody)
 
     def time_passed(self) -> None:

@@ -2,8 +2,8 @@
 
 A schedule with a lower (generation, number) than the last one is not followed at once: the read may be stale, or a
 leader that was stopped and replaced has written it. But what `current.json` says for long was published by the
-scheduling process, which puts it back when another user replaces the file. So if the file names an older schedule, or
-none, or is gone for long, the ranks drop what they have, and begin anew with what the file says."""
+scheduling process, which puts it back when another user replaces the file. So if for long the file names an older
+schedule, names none, or is gone, the ranks drop what they have, and begin anew with what the file says."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScheduleWatch:
         self._is_polling = self._has_restarted = False
         self._lease: tuple[float, int] | None = None
         self._older_since_s: float | None = None  # since when `current.json` names an older schedule than `known`
-        self._told: dict[int, str] = {}  # to the log of rank 0, by level
+        self._told: dict[int, str] = {}  # the last text for the log of rank 0, by level
         self.asked_s = 0.0  # the coordinator asks to poll at most once in this time
 
     def interval_s(self, local_mount: bool) -> float:
@@ -60,7 +60,7 @@ class ScheduleWatch:
         return math.inf if self._is_polling else self._next_s
 
     def polled(self) -> None:
-        """Sets the time of the next poll: soon while the first schedule is awaited, later after one interval."""
+        """Sets the time of the next poll: soon while the first schedule is awaited, then after one interval."""
         self._is_polling, now_s, local_mount = False, self._around.now(), self._around.local_mount
         if self._has_restarted:  # the new rank has not received what this poll has found
             self._next_s, self._has_restarted = now_s, False
@@ -127,7 +127,7 @@ class ScheduleWatch:
         return [PaceLeaseRenewed(lease_s=lease_s and lease_s + 2 * self.interval_s(self._around.local_mount))]
 
     def texts_for_log(self, current: bodies.CurrentBody | None) -> list[tuple[int, str]]:
-        """Returns what is new for the log of rank 0, with its level: a problem, and what a plan that stays saves."""
+        """Returns new texts for the log of rank 0, each with its level: a problem, and the status of a lasting plan."""
         if current is None or current.state == "ended":
             return []
         problem = current.message or (current.yaml_problem and f"schedule.yaml: {current.yaml_problem}")
@@ -137,15 +137,15 @@ class ScheduleWatch:
 
 
 FALLBACK_AFTER_S = 600.0
-"""If all reads have failed or one call has hung for this time, the directory is lost; the consequence: `state`."""
+"""If all reads have failed or one call has hung for this time, the directory is lost (see `HelperState._hold`)."""
 _CALM_S = 10.0
 """A directory counts as working again after this time without an error: on a full disk, some writes still succeed."""
 _LOCAL_S, _REMOTE_S = 1.0, 5.0
-"""Seconds between two looks at the switch, on a file system of this host and of another one."""
+"""Seconds between two looks at the switch, on a file system of this host and of another host."""
 _RANKS_PER_S = 2000.0
-"""In large jobs, the hosts of about 2,000 ranks look in a second."""
+"""In large jobs, hosts look so rarely that only those of about 2,000 ranks look in a second."""
 _THOROUGH_EVERY = 6
-"""At every sixth look, also whether the job's folder is still there."""
+"""Every sixth look also checks whether the job's folder is still there."""
 _GONE_AFTER_LOOKS = 3
 _GONE_AFTER_S = 3.0
 """Something counts as removed after three looks over three seconds, because one listing may be old."""
@@ -231,7 +231,7 @@ class SwitchWatch:
         self._gone_looks = 0
 
     def start(self) -> None:
-        """Has the switch looked at from now on: the directory is known."""
+        """Begins to look at the switch: the directory is known now."""
         self._next_s = min(self._next_s, 0.0)
 
     def due_s(self) -> float:
@@ -245,11 +245,11 @@ class SwitchWatch:
         return self._looks % _THOROUGH_EVERY == 0 or self._gone_since_s is not None
 
     def looked(self, found: object, *, highest_rank: int, asked_s: float) -> None:
-        """Uses the answer.
+        """Uses the answer of a look.
 
         Args:
             found: A `SwitchFound`; otherwise the directory gives no answer, and everything stays as it is.
-            highest_rank: Of this host: the hosts of a large job look more rarely.
+            highest_rank: The highest rank of this host: the hosts of a large job look more rarely.
             asked_s: The coordinator asks for no more than one poll in this time.
         """
         self._is_looking = False

@@ -20,7 +20,7 @@ from pfo_fs.store.bodies import MOST_NAMES_PER_FILE
 MAX_WAITING = 1000
 _SECONDS_TO_NEXT_TRY = 1.0
 _GATHERED_FOR_S: dict[type[Write], float] = {RegisterRanks: 0.1, WriteResults: 0.25}
-"""Records that miss the others of their host by these times are written later."""
+"""A record waits this many seconds for those of the host's other ranks; records that come later are written later."""
 
 
 @dataclass
@@ -80,8 +80,8 @@ class WriteQueue:
     def done(self, error: PfoError | None, *, again: bool = True) -> bool:
         """Notes that the worker has finished; returns whether the record will be tried again.
 
-        A new try does not help if another process owns the name, the record is not valid, or the directory is another
-        one than that of rank 0.
+        A new try does not help if another process owns the name, the record is not valid, or the directory is not that
+        of rank 0.
         """
         write, self._in_flight = self._in_flight, None
         if error is None:

@@ -33,7 +33,7 @@ class Collectives:
         self.rank = rank
         self.world_size = world_size
         self._dist = dist
-        self._group: Any = None  # the program's; the power-limit optimizer has one of its own (`power_limit/ranks.py`)
+        self._group: Any = None  # the program's group; the power-limit optimizer has its own (`power_limit/ranks.py`)
 
     @classmethod
     def of_job(cls, rank: int, world_size: int) -> Collectives:
@@ -103,7 +103,7 @@ def agree(collectives: Collectives, error: Exception | None, guard: Guard) -> No
 
 
 def raise_first(problems: list[Problem | None], *, strict: bool) -> None:
-    """Raises the same error on all ranks: the first one by rank; without `strict`, only fatal ones count.
+    """Raises the same error on all ranks: that of the first rank with one; without `strict`, only fatal errors count.
 
     Raises:
         PfoError: What went wrong, and on which rank.

@@ -24,7 +24,7 @@ InstructionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 TimedStep: TypeAlias = tuple[int, int, float]
-"""(step, schedule number, s until the rank's last instruction had ended)."""
+"""(step, schedule number, seconds from the step's begin to the end of the rank's last instruction)."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type"):
@@ -61,7 +61,7 @@ class Hello(Message, frozen=True, kw_only=True):
 class CreateJob(Message, frozen=True, kw_only=True):
     """Rank 0 requests the job's folder, and a process that schedules; answered by `JobCreated` or `Refused`.
 
-    `job` is a `JobBody`. No process schedules a job whose coordination is `none`: it only follows the switch.
+    `job` is a `JobBody`. No process schedules a job whose coordination is `none`: the job only follows the off switch.
     """
 
     job: dict[str, Any]
@@ -71,8 +71,8 @@ class CreateJob(Message, frozen=True, kw_only=True):
 class JoinJob(Message, frozen=True, kw_only=True):
     """A rank registers; answered by `Joined` or `Refused`. `rank_body` is a `RankBody`.
 
-    `directory_id` is the one in rank 0's `JobCreated`: a host that sees another directory is refused. `helper_name` is
-    the one of an earlier `Joined`: a helper that replaces a dead one writes its records under the same name.
+    `directory_id` is that of rank 0's `JobCreated`: a host that sees another directory is refused. `helper_name` is
+    that of an earlier `Joined`: a helper that replaces a dead helper writes its records under the same name.
     """
 
     job_id: str
@@ -90,7 +90,7 @@ class AllRanks(Message, frozen=True, kw_only=True):
 
 
 class OrderSeen(Message, frozen=True, kw_only=True):
-    """The (instruction, stage or None) of the first complete step of this rank."""
+    """The pairs (instruction, stage or None) of the first complete step of this rank."""
 
     instructions: list[tuple[str, int | None]]
 
@@ -134,7 +134,7 @@ class ProgressReport(Message, frozen=True, kw_only=True):
 
     `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU
     (clock, power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`:
-    the GPU is at default clocks by `ClocksHeld`. `overruled`: others decide the GPU's clock, as `message` says.
+    the GPU is at default clocks by `ClocksHeld`. `overruled`: `message` says what else decides the GPU's clock.
     """
 
     step: int
@@ -178,7 +178,7 @@ class ReadProfile(Message, frozen=True, kw_only=True):
 
 
 class ProfileRead(Message, frozen=True, kw_only=True):
-    """There is no profile, it was read and is `content`, or it is unknown if there is one."""
+    """Says that there is no profile, that it was read (`content`), or that it is unknown whether there is a profile."""
 
     profile: Literal["none", "read", "unknown"]
     content: bytes = b""
@@ -234,7 +234,7 @@ class Refused(Message, frozen=True, kw_only=True):
 
 
 class RankPlan(msgspec.Struct, frozen=True):
-    """The (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
+    """The pairs (instruction, MHz) of one iteration, and the stage of each where a rank holds several stages."""
 
     frequencies: Annotated[list[tuple[InstructionName, ClockMHz]], Meta(max_length=65_535)]
     stages: list[int] | None = None
@@ -245,7 +245,7 @@ class RankPlan(msgspec.Struct, frozen=True):
 
 
 class NewSchedule(Message, frozen=True, kw_only=True):
-    """A schedule: each different plan once, and each rank's index into `plans`. A rank without one has default clocks.
+    """A schedule: each different plan once, and each rank's index into `plans`. Without a plan: default clocks.
 
     The helper sends it to the ranks of its host; where no daemon schedules, rank 0 broadcasts it to all ranks.
     `start_step` is the first step that follows it; `until`, `after`, `turns` and `by_hand` are those of a `Term`.
@@ -277,14 +277,14 @@ class ClocksHeld(Message, frozen=True, kw_only=True):
     """Default clocks, whatever the schedule says, until this message comes with an empty `why`.
 
     `off`: a user has switched pfo-fs off; `removed`: the shared directory was removed; `lost`: it has not answered
-    for long. Training and the clock processes of the host get it: these let go at once, without waiting for a step.
+    for long. Training and the clock processes of the host get it: clock processes do not wait for a step.
     """
 
     why: Literal["", "off", "removed", "lost"] = ""
 
 
 class SchedulesWithdrawn(Message, frozen=True, kw_only=True):
-    """What the helper has sent is not what the scheduling process has published: default clocks until it sends more."""
+    """The helper has sent what the scheduling process has not published: default clocks until the helper sends more."""
 
 
 class LogLine(Message, frozen=True, kw_only=True):

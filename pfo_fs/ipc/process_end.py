@@ -16,7 +16,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def start_of(pid: int) -> str:
-    """Returns a process's start time, which a later one with the same id does not share; '' if it does not run."""
+    """Returns a process's start time, which tells it from a later one with the same id; '' if it does not run."""
     fields = _fields(pid)
     return "" if len(fields) < 20 or fields[0] in "ZX" else fields[19]
 
@@ -50,7 +50,7 @@ def at_process_end(method: Callable[[BaseException | None], object]) -> None:
 
 
 def _frame_of(function: str) -> FrameType | None:
-    """Returns the frame of a function that has called this one, through others; None if there is none."""
+    """Returns the frame of a function that has called this one, maybe through others; None if there is none."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
@@ -58,13 +58,13 @@ def _frame_of(function: str) -> FrameType | None:
 
 
 def _exit_of(bootstrap: FrameType | None) -> SystemExit | None:
-    """Returns how what `multiprocessing` runs has ended: from Python 3.13 on, its exception is gone by then."""
+    """Returns how a function run by `multiprocessing` has ended: from Python 3.13 on, its exception is gone by then."""
     exit_code = bootstrap.f_locals.get("exitcode") if bootstrap is not None else None
     return SystemExit(exit_code) if exit_code else None
 
 
 def in_forked_children(method: Callable[[], object]) -> None:
-    """Calls a method in each child that this process forks, while its object is there."""
+    """Calls a method in each child that this process forks, while the method's object exists."""
     alive = WeakMethod(method)
     os.register_at_fork(after_in_child=lambda: (told := alive()) and told())
 

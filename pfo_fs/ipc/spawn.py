@@ -1,8 +1,8 @@
 """Starts the processes beside training, always by exec, since a process that uses CUDA must not fork without exec.
 
-They start as the training process did: the same interpreter with the same options and environment, so that its site
-packages and their hooks do what they did there, and then the same `sys.path` in the same order. It goes over, like the
-arguments, as the content of the new process's standard input, which has no limit of length.
+They start as the training process did: the same interpreter with the same options and environment, so that site
+packages and their hooks do what they did in training, and then the same `sys.path` in the same order. The path is
+passed, like the arguments, as the content of the new process's standard input, which has no limit of length.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INTERPRETER = re.compile(r"python|pypy|graalpy|hython|mayapy", re.IGNORECASE)
 _FIRST_OWN_FD = 3
 _WORDS_BYTES = 4096
 _LEAVES_WITHIN_S = 5.0
-"""An interpreter on a file system that hangs does not get so far; the signal then ends the starter."""
+"""A process that has not left its starter by then hangs in a file system; the signal then ends the starter."""
 
 _started: list[subprocess.Popen[bytes]] = []
 """Processes that may outlive this one: the interpreter warns of a running process that no variable holds."""
@@ -66,12 +66,12 @@ _started: list[subprocess.Popen[bytes]] = []
 class Child:
     """A process beside training. What it writes to its standard error stays in a file in memory.
 
-    It must not share training's standard error: if the process hangs in a file system or a driver, it would keep a
+    The process must not share training's standard error: if it hangs in a file system or a driver, it would keep a
     launcher's pipe open. The process holds a lock of that file (`started.run`): by the lock, the kernel tells whether
     the process runs, and its id, also where it is no child of this process.
 
     Args:
-        starter: The process that was started; one that is to outlive training forks, and ends.
+        starter: The process that was started; to make one that outlives training, it forks and ends.
     """
 
     def __init__(self, starter: subprocess.Popen[bytes], output: int, outlives: bool) -> None:
@@ -156,8 +156,7 @@ class Child:
 def why_no_processes() -> str:
     """Returns why this program can start no process beside it; empty if it can.
 
-    A program that was made into one file has no Python interpreter: what it would start is itself, so training once
-    more.
+    A program that was made into one file has no Python interpreter: it would start itself, and so train once more.
     """
     main = sys.modules.get("__main__")
     maker = getattr(sys, "frozen", False) or hasattr(sys, "oxidized") or hasattr(main, "__compiled__")
@@ -184,7 +183,7 @@ def start_process(
     Args:
         module: A module of this package with a `main` that takes the arguments.
         arguments: Values for the process; they must be JSON.
-        fds: File descriptors that the process inherits, by the name of the argument that gets its number there.
+        fds: File descriptors that the process inherits, by the name of the argument that tells it their number.
         label: Shown after the module by `ps`.
         outlives: Whether the process must outlive this one, and so be no child of it: launchers such as Ray kill the
             children of training when it ends.
@@ -236,7 +235,7 @@ def start_process(
 
 
 def _absolute(path: list[str]) -> list[str]:
-    """Returns a list of places for modules as the new process needs it, which starts in another folder."""
+    """Returns a list of places for modules as absolute paths, because the new process starts in another folder."""
     try:
         here = os.getcwd()
     except OSError:  # it has been removed
@@ -246,7 +245,7 @@ def _absolute(path: list[str]) -> list[str]:
 
 
 def _python_path(text: str, path: list[str]) -> str:
-    """Returns PYTHONPATH with its relative entries made absolute, as far as training has them in its `sys.path`."""
+    """Returns PYTHONPATH with absolute entries; relative ones stay only if training has them in its `sys.path`."""
     kept = []
     for entry in text.split(os.pathsep):
         with suppress(OSError):  # the working directory has been removed

@@ -14,7 +14,7 @@ from importlib import import_module
 from pfo_fs.errors import plain_text
 
 STARTED = "PFO_FS_STARTED_PROCESS"
-"""This variable is set from the start of such a process until `run`."""
+"""This environment variable is set from the start of such a process until `run`."""
 
 _KEPT = (
     *("SIGKILL", "SIGSTOP", "SIGTERM", "SIGCONT", "SIGCHLD"),  # no process can ignore the first two
@@ -22,16 +22,16 @@ _KEPT = (
 )
 _MOST_OUTPUT_BYTES = 1 << 18
 _MOST_TOLD_BYTES = 2000
-"""The last lines of what a process wrote before it died say why."""
+"""At most this much of a process's output is told, from its end: the last lines say why it died."""
 
 
 def run(module: str, arguments_json: str, outlives: bool) -> None:
     """Runs `main(arguments)` of a module, with no standard input, and ends this process.
 
     Batch systems, launchers and terminals send signals to all processes of a job: to warn of the time limit, to stop
-    and continue it, to change the size of a window. They mean training, so these processes ignore all signals but those
-    that report an error of their own. SIGTERM stays blocked until `on_sigterm` says what it means here. What the
-    training process blocks or ignores itself does not count.
+    and continue it, to change the size of a window. The signals are meant for training, so these processes ignore all
+    but those that report an error of their own. SIGTERM stays blocked until `on_sigterm` says what it means here. What
+    the training process blocks or ignores itself does not count.
     """
     if outlives:
         _leave_starter()
@@ -52,10 +52,10 @@ def run(module: str, arguments_json: str, outlives: bool) -> None:
 
 
 def _leave_starter() -> None:
-    """Goes on in a process that no launcher takes for a child of training; the present one ends.
+    """Goes on in a process that no launcher takes for a child of training; the present process ends.
 
     The lock shows training that the process runs, and its id (`spawn.Child`). Forking needs a single thread: where a
-    hook of the site's packages has started others, or no process can be forked, this one goes on as it is.
+    hook of the site's packages has started others, or no process can be forked, this process goes on as it is.
     """
     ready = -1
     with suppress(AttributeError, OSError):

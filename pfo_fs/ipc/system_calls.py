@@ -1,10 +1,10 @@
 """System calls that need care.
 
-Calls of a microsecond that keep the interpreter lock, for training's steps: Python gives the lock up for each of its
-own, and getting it back can cost 5 ms while other Python threads are busy. Calls that not every Python, kernel or
-container has, each with what takes its place: Pythons that were built for an old C library (those of uv and conda) lack
-some names of `os` and `fcntl`. And descriptors in a program that closes all that it finds, and uses their numbers for
-its own files."""
+First, calls of a microsecond that keep the interpreter lock, for training's steps: Python gives the lock up for each
+call of its own, and getting it back can cost 5 ms while other Python threads are busy. Second, calls that not every
+Python, kernel or container has, each with a replacement: Pythons that were built for an old C library (those of uv and
+conda) lack some names of `os` and `fcntl`. Third, descriptors in a program that closes all descriptors, and uses their
+numbers for its own files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _IN_MEMORY = "/dev/shm"  # noqa: S108  the file loses its name at once
 OFD_GETLK: int = getattr(fcntl, "F_OFD_GETLK", 36)
 OFD_SETLK: int = getattr(fcntl, "F_OFD_SETLK", 37)
 FLOCK = "hhqqi4x"
-"""A lock, as the kernel takes and tells it: type, whence, start, length, process."""
+"""The form of a lock for the kernel: type, whence, start, length, process."""
 
 
 def open_memory_file(name: str) -> int:
@@ -90,7 +90,7 @@ def _reserve(fd: int, size_bytes: int) -> None:
 
 
 def open_doorbell() -> tuple[int, int]:
-    """Returns two descriptors, maybe the same: a write of 8 bytes to the first one wakes who waits for the second one.
+    """Returns two descriptors, maybe the same: a write of 8 bytes to the first wakes a process waiting for the second.
 
     Raises:
         OSError: There is no descriptor.
@@ -106,7 +106,7 @@ def open_doorbell() -> tuple[int, int]:
 
 
 class OwnFile:
-    """A descriptor that is closed only while it is still that of the file for which it was opened."""
+    """A descriptor that is closed only if it still belongs to the file for which it was opened."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._file, self._marked = fd, os.fstat(fd), _mark(fd)
@@ -116,7 +116,7 @@ class OwnFile:
         return not self._marked or bool(_fcntl(self._fd, _F_GETSIG, 0) == self._marked)
 
     def is_open(self) -> bool:
-        """Returns whether the descriptor is still that of the file."""
+        """Returns whether the descriptor still belongs to the file."""
         with suppress(OSError):
             return os.path.samestat(os.fstat(self._fd), self._file)
         return False

@@ -27,13 +27,13 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
 """Room for the largest message while the reader is busy."""
 _REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
-"""Addresses and connections are our own, and abstract addresses have no file modes: no process can make these pass."""
+"""Errors of calls that this host does not allow. They never pass: addresses are our own, and have no file modes."""
 _NAMES = 8
 """Another user may have taken the first address: there are seven more."""
 
 
 class CallRefused(OSError):
-    """This host does not allow a system call that local sockets need, as under seccomp: it will not later either."""
+    """This host does not allow a system call that local sockets need, as under seccomp, and will not allow it later."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def refusals_named(call: str) -> Iterator[None]:
 
 
 def encode(message: object) -> bytes:
-    """Returns the packet of a message of `messages.py`, or of a dictionary; what is no text becomes question marks."""
+    """Returns the packet of a message of `messages.py`, or of a dictionary; in text, `?` replaces what is not UTF-8."""
     try:
         data = msgspec.msgpack.encode(message)
     except UnicodeEncodeError:  # a name of a file, host or cluster that is not UTF-8
@@ -112,7 +112,7 @@ def receive(connection: socket.socket, flags: int = 0) -> bytes:
 
 
 def names_of_helper(address: str, token: str) -> list[str]:
-    """Returns the abstract addresses at which the helper of a job on this host may listen, the first free one of them.
+    """Returns the abstract addresses of a job's helper on this host, which listens at the first free one of them.
 
     Any user can take the address of a helper that has died. Only the ranks of the job can tell the next addresses
     before a helper listens there.
@@ -125,7 +125,7 @@ def connect_to_helper(names: list[str]) -> socket.socket:
     """Connects to the helper of this user that listens at one of these addresses, without waiting.
 
     Raises:
-        OSError: There is none.
+        OSError: No such helper listens there.
         CallRefused: This host does not allow it.
     """
     for name in names[:-1]:
@@ -184,7 +184,7 @@ def connect(address: str) -> socket.socket:
 
 
 def enlarge(connection: socket.socket) -> None:
-    """Requests a large send buffer; the kernel may make it smaller, and it works without, but for the largest plans."""
+    """Requests a large send buffer; the kernel may give a smaller one, which suits all but the largest plans."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 

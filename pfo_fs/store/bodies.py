@@ -42,7 +42,7 @@ from pfo_fs.models import (
 from pfo_fs.turns import ALL, MOST_TURNS, ROUND, Term
 
 MOST_CHECKED = 2048
-"""Steps of one check: a rank's result of them has some megabytes. It saves half of what it would save meanwhile."""
+"""The most steps of one check: a rank's result has some megabytes, and meanwhile the job saves only half as much."""
 RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
 """Letters and digits, random or a hash; they are compared, never shown."""
 ProcessId = Annotated[int, Field(ge=0, le=2**31)]
@@ -86,7 +86,7 @@ class DirectoryBody(_Body):
 class JobBody(_Body):
     """`job.json`: rank 0, once.
 
-    No process schedules a job whose `coordination` is `none`: it sets one power limit, or one clock, itself.
+    No process schedules a job whose `coordination` is `none`: the job sets one power limit, or one clock, itself.
     `scheduler` and `scheduler_args` are those that the job requests; empty: those of the coordinator's settings.
     """
 
@@ -119,13 +119,13 @@ class RankBody(_Body):
 
 
 CLOCK_PROCESS_DIED = "nothing: the clock process has died"
-"""In place of the way in which clocks are set."""
+"""What `clock_backend` says in place of a way to set clocks."""
 MOST_NAMES_PER_FILE = 32
-"""Ranks that share one record: some file systems allow few names of one file (GlusterFS on ext4 refuses the 49th)."""
+"""The most ranks in one record: some file systems allow few names of one file (GlusterFS on ext4 refuses the 49th)."""
 
 
 class RanksBody(_Body):
-    """`ranks/<rank>.json`: the helper of one host, once: ranks that register together; each gives the file its name."""
+    """`ranks/<rank>.json`: the helper of one host, once: ranks that register together; the file has a name for each."""
 
     ranks: list[RankBody] = Field(min_length=1, max_length=MOST_NAMES_PER_FILE)
 
@@ -252,7 +252,7 @@ class ResultBody(_Body):
 
 
 class ResultsBody(_Body):
-    """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; named after the first."""
+    """`prof/<number>/<rank>.json`: the helper of one host, once: what its ranks measured; `<rank>` is the first."""
 
     results: Many[ResultBody] = Field(min_length=1, max_length=4096)
 
@@ -262,7 +262,7 @@ class RankProgress(_Body):
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
-    `overruled`: others decide the GPU's clock. `loads`: on rank 0, what is known of clocks from loads.
+    `overruled`: something else decides the GPU's clock. `loads`: on rank 0, what is known of clocks from loads.
     """
 
     rank: RankNumber
@@ -285,8 +285,8 @@ class RankProgress(_Body):
 class IterationTimesBody(_Body):
     """`iteration_times/<rank>.json`: the helper of that rank's host, replaced: how long its last iterations took.
 
-    `steps` holds (step, schedule number, s until the rank's last instruction had ended); `throttled` says what holds
-    the GPU's clocks back; empty: nothing.
+    `steps` holds (step, schedule number, seconds from the step's begin to the end of the rank's last instruction);
+    `throttled` says what holds the GPU's clocks back; empty: nothing.
     """
 
     rank: RankNumber
@@ -297,8 +297,7 @@ class IterationTimesBody(_Body):
 class CheckBody(_Body):
     """`check.json`: `pfo-fs check`, once: asks that the schedule in force is measured against default clocks.
 
-    There are `steps` steps in turns, each of which lasts for `block` steps. The coordinator removes the file when it
-    begins.
+    `steps` steps run in turns; each turn lasts for `block` steps. The coordinator removes the file when it begins.
     """
 
     nonce: Annotated[RandomId, Field(min_length=8)]
@@ -311,9 +310,9 @@ class ModelBody(_Body):
 
     In W and s: the power of a GPU that waits, and the delay from rank to rank.
 
-    `energy_saved` and `more_time` are relative to default clocks; `off_target` says by how much time (or power, if
-    that is the target) is above the target, relative. All as measured of the plan in force beside `default_steps` steps
-    at default clocks, with the standard errors `energy_saved_error` and `more_time_error`. None: not measured yet.
+    `energy_saved` and `more_time` are relative to default clocks; `off_target` is the share by which time (or power, if
+    that is the target) is above the target. All are measured of the plan in force beside `default_steps` steps at
+    default clocks. `energy_saved_error` and `more_time_error` are standard errors. None: not measured yet.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]

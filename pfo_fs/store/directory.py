@@ -30,8 +30,8 @@ _MOST_READS = 32
 _TRIES = 3
 """A record is read this many times before it counts as bad, because a stale read may return an older content."""
 _AGAIN_EVERY = 16
-"""A bad record is read again at every 16th poll: it may have been refused for a reason that has passed, such as an
-NFS server that did not know its owner for a while, and then its daemon leads."""
+"""A bad record is read again at every 16th poll. The reason may have passed, such as an NFS server that did not know
+the record's owner for a while; then the daemon that wrote it leads."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class SharedDirectory(RecordFolder):
         """Makes the top-level folders that are missing, and `directory.json`."""
         present = set(self.files.names())
         for name in (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF):
-            if name not in present or self.files.shared_with_group:  # then it may lack the group's permissions
+            if name not in present or self.files.shared_with_group:  # it may be there without the group's permissions
                 self.files.make_folder(name)
         with suppress(StoreError):  # a file in the place of `off/`, for example, is a switch too
             self.files.make_name(layout.off(layout.SPARE))
@@ -129,7 +129,7 @@ class SharedDirectory(RecordFolder):
     def check_same(self, directory_id: str, job_id: str, attempt: str) -> None:
         """Checks that this host sees the directory that rank 0's host has named: by its id, or by rank 0's job in it.
 
-        A purge of old files may have taken the id, and the next daemon made another one.
+        The job counts, too, because a purge of old files may have removed the id, and the next daemon made another.
 
         Raises:
             StoreUnavailable: There is no `directory.json` here, or not yet: a listing may be some seconds old.

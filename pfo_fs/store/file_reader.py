@@ -36,7 +36,7 @@ _FIRST_PAUSE_S = 0.004
 
 
 def by_path(once: Callable[Concatenate[Reader, str, P], T]) -> Callable[Concatenate[Reader, str, P], T]:
-    """Lets a method on what is at a path be called again after an error that may pass."""
+    """Makes a method, which works on a path, be called again after an error that may pass."""
 
     @wraps(once)
     def call(self: Reader, path: str, /, *args: P.args, **options: P.kwargs) -> T:
@@ -50,11 +50,10 @@ class FileReader:
 
     Args:
         create: Make a missing directory, private to this user, in a folder that is there: a mistyped path is not made.
-            A host that only joins must not: where the file system is not mounted, the folder would be made on the
-            host's own disk.
-        users: Only files of these users are read, and of this process's user, the owner of the root and root, and only
-            those that no other user may write into: a member of the group may rename a file of an allowed user, and
-            write into it. None: in a directory of a group, files of all users; otherwise, files of the last three.
+            A host that only joins must not make it: without the mount, the folder would be made on the host's own disk.
+        users: Only files of these users are read, of this process's user, the root folder's owner and the user root;
+            but none that other users may write into: a member of the group may rename a file of an allowed user, and
+            write into it. None: in a directory of a group, files of all users; otherwise, of the last three users.
 
     Raises:
         StoreError: The root is not there or not a folder, or users other than its owner and group may write into it.
@@ -93,7 +92,7 @@ class FileReader:
             text = f"{self.root}: all users of the host may write there, so any of them could plant a schedule"
             raise StoreError(errno.EPERM, f"{text}; {advice} (mode 2770 to share it with a group)")
         self.shared_with_group = bool(status.st_mode & stat.S_IWGRP)
-        # Of what is made here; files are replaced, never written into.
+        # The modes of what is made here; files are replaced, never written into.
         self._file_mode, self._folder_mode = (0o640, 0o2770) if self.shared_with_group else (0o600, 0o700)
         self._caches_may_be_old = not is_local(self.root)
         self._trusted_uids = {os.geteuid(), status.st_uid, 0, *(users or ())}
@@ -156,7 +155,7 @@ class FileReader:
     def foreign_owner(self, path: str) -> int | None:
         """Returns the user whom a folder belongs to, if `users` were named and it is none of them; otherwise None.
 
-        Also None if the folder is not there now. Without `users`, files tell by their own owners.
+        Also None if the folder is not there now. Without `users`, only the owners of files count.
         """
         if not self._names_users:
             return None
@@ -176,7 +175,7 @@ class FileReader:
 
     @by_path
     def all_names(self, path: str) -> list[str]:
-        """Lists a folder with unfinished files; a folder that is not there now is empty."""
+        """Lists a folder, unfinished files included; a folder that is not there now is empty."""
         return self._listing(path) or []
 
     @by_path
@@ -247,7 +246,7 @@ class FileReader:
             yield fd, name
 
     def check_path(self, path: str) -> None:
-        """Raises `StoreError` if a path does not lie below the root, or cannot be one."""
+        """Raises `StoreError` if a path does not lie below the root, or cannot be a path."""
         try:
             is_path = b"\0" not in os.fsencode(path)
         except UnicodeEncodeError:

@@ -16,8 +16,8 @@ TRANSIENT = frozenset(
         "ENOKEY EKEYEXPIRED EKEYREVOKED EKEYREJECTED"
     ).split()
 )
-"""Errors that may pass: the operation is tried again, by path. EACCES and those of keys: a ticket (Kerberos, AFS) that
-may be renewed."""
+"""Errors that may pass: the operation is tried again, by path. EACCES and the errors of keys mean a ticket (Kerberos,
+AFS) that may be renewed."""
 OPERATOR = {
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the quota is used up",
@@ -28,7 +28,7 @@ OPERATOR = {
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """No room for content, or for another file; a file may still be renamed."""
 NO_MODES = frozenset((errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))
-"""Errors of `chmod` where a file system refuses it (GPFS with ACLs only, SMB, FUSE): files have the rights it gives."""
+"""Errors of `chmod` where a file system refuses it (GPFS with ACLs only, SMB, FUSE): files keep the rights it gives."""
 NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 """Errors of `link` where a file system has no hard links, or allows no more for this file."""
 LOCAL_TYPES = frozenset(

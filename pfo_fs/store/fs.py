@@ -64,8 +64,8 @@ class Files(FileReader):
     def claim_each(self, folder: str, names: Sequence[str], data: bytes) -> list[str]:
         """Claims several names in a folder for the same data; returns those that have another content.
 
-        Where there are hard links, all names are names of one file: that costs one call for each name, where a file of
-        its own costs several, and the file is synced once. After an error, some of the names may be claimed.
+        Where there are hard links, all names are names of one file: that costs one call for each name, and one sync. A
+        file for each name would cost several calls each. After an error, some of the names may be claimed.
         """
         left = self._link_each(f"{folder}/{names[0]}", names, data)
         return [name for name in left if not self.claim(f"{folder}/{name}", data)]
@@ -117,7 +117,7 @@ class Files(FileReader):
     def open_lock(self, path: str) -> int:
         """Returns a descriptor of a file that only serves as a lock, made if it is not there; the caller closes it.
 
-        As everywhere, no link is followed on the way and none in its place, and what is there already stays as it is.
+        As everywhere, no link is followed, on the way or as the last name, and what is there already stays as it is.
         """
         with self._existing_parent(path) as (folder, name):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -173,7 +173,7 @@ class Files(FileReader):
 
         Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
 
-        Younger ones stay, because their writers may be running, and those in folders below it; `most` are checked.
+        Younger files stay, because their writers may be running; so do those in folders below. It checks `most` files.
         """
         with self._folder(path) as folder:
             listed = self._listing(path) or []
@@ -185,7 +185,7 @@ class Files(FileReader):
 
     @by_path
     def now_s(self, path: str) -> float:
-        """Returns the time of the file system's own clock: that of a file made now in a folder, or a full folder's."""
+        """Returns the time by the file system's own clock: that of a new file in a folder, or a full folder's."""
         with self._existing_parent(f"{path}/x") as (folder, _):
             return self._now_s(folder)
 
@@ -230,7 +230,7 @@ class Files(FileReader):
                     except OSError as error:
                         if error.errno not in NO_MODES:
                             raise
-                # Besides durability: clients that write later report "no space" only here or at close.
+                # Besides durability: clients that delay writes report "no space" only here or at close.
                 self.calls.fsync(fd)
             finally:
                 self.calls.close(fd)

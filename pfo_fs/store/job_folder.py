@@ -24,7 +24,7 @@ class RankFiles(RecordFolder):
     def register_ranks(self, ranks: Sequence[b.RankBody]) -> dict[int, str]:
         """Registers ranks of one host, at most 32, in one file that has a name for each of them.
 
-        Returns for each rank whose name another process has taken which process that is, or that its file is not valid.
+        Returns a text for each rank whose name is taken: which process has it, or that the file there is not valid.
 
         Raises:
             StoreError: The file cannot be written; some ranks may be registered, and may be registered again.
@@ -84,7 +84,7 @@ class RankFiles(RecordFolder):
     def write_results(self, number: int, results: Sequence[b.ResultBody]) -> None:
         """Writes what ranks of one host measured under schedule `number`, once: in one file, if it is not too large.
 
-        A rank that has a result in an earlier file of that name keeps it.
+        A rank that has a result in an earlier file of that name keeps that result.
         """
         self.files.make_folder(f"{self.path}/{layout.results(number)}")
         waiting = [sorted(results, key=lambda body: body.result.rank)]
@@ -118,12 +118,12 @@ class RankFiles(RecordFolder):
 
 _MOST_HOSTS_ASKED = 64
 _MOST_SCHEDULES_CLEANED = 20
-"""Only the newest schedules can have been half written by a coordinator that died."""
+"""At most this many schedules are cleaned, the newest: only these can be half written, by a coordinator that died."""
 
 
 @dataclass
 class JobFolder(ScheduleFiles, RankFiles):
-    """One job's folder: `read` and `write` for records, and what they do not do."""
+    """One job's folder: `read` and `write` for records, and methods for all that these two do not do."""
 
     job_id: str = ""
 
@@ -179,7 +179,7 @@ class JobFolder(ScheduleFiles, RankFiles):
     def last_sign_s(self) -> float:
         """Returns when the job's processes have written something last, by the file system's own clock.
 
-        At most 64 hosts are looked at: one that lives is enough.
+        At most 64 hosts are looked at: one living host is enough.
         """
         hosts = self.numbers(b.ProgressBody)[:_MOST_HOSTS_ASKED]
         paths = [self.below(name) for name in (layout.JOB, *layout.OF_PROCESSES)]

@@ -48,7 +48,7 @@ DOCTOR = "doctor"
 OFF = "off"
 EVERY_JOB = "all"
 SPARE = f"{TEMP_PREFIX}spare"
-"""In `off/`: an empty file that becomes a switch where a full file system has no room for another one."""
+"""In `off/`: an empty file that becomes a switch where a full file system has no room for another file."""
 
 # Below a job's folder.
 JOB = "job.json"
@@ -76,10 +76,10 @@ class RecordFile:
     """Where the records of one type lie, and how they are written.
 
     Attributes:
-        kind: What their headers name them.
-        path: Their path, below the shared directory or a job's folder, with the names of the numbers in it.
-        limit: Bytes of the largest one that is read.
-        once: Whether a record is written once; otherwise its one writer replaces it.
+        kind: The kind that their headers name.
+        path: Their path, below the shared directory or a job's folder, with names in braces in place of numbers.
+        limit: Bytes of the largest record that is read.
+        once: Whether a record is written only once; otherwise its one writer replaces it.
         readable: Whether it is written for people.
     """
 
@@ -110,14 +110,14 @@ RECORDS: dict[type[BaseModel], RecordFile] = {
     b.EndBody: RecordFile("end", END, once=True),
 }
 FILES = {YAML: YAML_LIMIT, PROFILE: PROFILE_LIMIT}
-"""The files in a job's folder that are no records, and bytes of the largest one that is read."""
+"""The files in a job's folder that are no records, each with the largest size in bytes at which it is read."""
 OF_JOBS = {file.path.split("/")[0] for file in RECORDS.values()} | {*FILES, YAML_STATUS}
-"""Names in a job's folder. A folder without a job that holds another one is not of pfo-fs, and stays: the shared
-directory may be the folder of a project, which has its own `jobs/`."""
+"""Names in a job's folder. A folder without `job.json` that holds any other name is not of pfo-fs, and stays: the
+shared directory may be the folder of a project, which has its own `jobs/`."""
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
 _LARGEST_GAP = 1000
-"""Numbers have gaps where coordinators have died; a larger one was planted to keep a daemon from going on."""
+"""Numbers have gaps where coordinators have died; a larger gap was planted to keep a daemon from going on."""
 
 
 def job(job_id: str, *, archived: bool = False) -> str:
@@ -146,7 +146,7 @@ def results(number: int) -> str:
 
 
 def numbers(names: Iterable[str], suffix: str = "") -> list[int]:
-    """Returns n of every name that is n and the suffix, ascending; other names are left out."""
+    """Returns the number in every name that is a number and the suffix, ascending; other names are left out."""
     found = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(int(number) for number in found if _NUMBER.fullmatch(number))
 

@@ -1,10 +1,10 @@
-"""Locks, by filelock, for clear messages where locks work. Correctness never depends on one.
+"""Locks, by filelock, for clear messages where locks work. Correctness never depends on a lock.
 
 filelock locks the descriptor that `Files` has opened, so that no link is followed and no file of others is changed.
 
 On many mounts a lock is silently local to the host, or lost at the next reconnection. So the protocol is also correct
-if no lock here has any effect (`Files.claim`). On others a call never returns (NFS whose lock manager is gone, FUSE):
-so calls are made in a thread, and a process waits for one for a limited time.
+if no lock here has any effect (`Files.claim`). On other mounts a call never returns (NFS whose lock manager is gone,
+FUSE): so calls are made in a thread, and a process waits for a call for a limited time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _hanging: list[threading.Thread] = []
 
 @contextmanager
 def courtesy_lock(files: Files, *paths: str, timeout_s: float = 2.0) -> Iterator[bool]:
-    """Holds those locks at `paths` that are free within `timeout_s`; goes on without the others. Yields if it has any.
+    """Holds those locks at `paths` that are free within `timeout_s`, not the others; yields whether it holds any.
 
     All processes must name locks in the same order, so that no two of them wait for each other.
     """

@@ -1,9 +1,9 @@
 """The switch that turns pfo-fs off, for one job or for all: the names in `off/`.
 
-A name is the switch, whatever it is the name of: `all`, or a job's id. Its content, if it has any, is for people, and
-no process reads it to decide anything. So an empty, damaged, foreign or planted file counts like a good one, and
-`touch off/all` does the same as the command. A listing is one operation for both, and an NFS client, which remembers
-for half a minute that a name was not there, asks the server for it.
+A switch is a name, `all` or a job's id, whatever kind of file has this name. Its content, if it has any, is for people,
+and no process reads it to decide anything. So an empty, damaged, foreign or planted file counts like a good one, and
+`touch off/all` does the same as the command. A listing is one operation for both names, and an NFS client asks the
+server for it. Of a single name, the client remembers for half a minute that it was not there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Both look alike at first: the path is not there, or is empty. They differ in what stays. A user who removes a directory
 leaves the folder above it, on the same mount, and a fresh listing of that folder lacks the name. When a file system is
 not mounted, the path leads to another mount; when the server or the client is in trouble, the calls fail with other
-errors than "not there". Only the first counts as removed. While the job's folder is in its place nothing was removed,
+errors than "not there". Only the first case means removed. While the job's folder is in its place nothing was removed,
 whatever inode numbers say: some file systems (SMB, rclone, other FUSE) give a folder a new number now and then.
 """
 
@@ -41,7 +41,7 @@ class Presence:
         self._path, self._top, self._id = path, top, self._directory_id()
 
     def why_gone(self, job_id: str) -> str:
-        """Returns what was removed, the directory or the folder of a running job; empty if nothing was, or who knows.
+        """Returns what was removed, the directory or the folder of a running job; empty if nothing, or unknown.
 
         The caller asks again after some seconds before it believes that, because one listing may be old.
         """

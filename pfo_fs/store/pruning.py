@@ -26,15 +26,15 @@ LEAST_AGE_S = 3600.0
 """Nothing younger is removed: a job that begins has no `job.json` for a moment."""
 _HALF_REMOVED = f"{TEMP_PREFIX}prune-"
 _MOST_DEPTH = 8
-"""What pfo-fs writes lies at most four folders deep."""
+"""Deeper folders are an error: what pfo-fs writes lies at most four folders deep."""
 _MOST_FILES = 1_000_000
-"""A job of pfo-fs leaves some thousand files: more than this are no job's."""
+"""A job of pfo-fs leaves some thousand files: more files than this are not a job's."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder or file that may be removed: its path below the shared directory, its owner, and what it takes.
+    """A folder or file that may be removed: its path below the shared directory, its owner, and its size.
 
     `kind` is `ended job`, `no job`, `switch` or `half removed`; `age_s` the time since the last change in it.
     """
@@ -62,7 +62,7 @@ class Pruning:
         self.running = 0
 
     def find(self, *, older_than_s: float) -> Iterator[Leftover]:
-        """Yields what is over, and has not changed for this time; at least an hour counts."""
+        """Yields what is over, and has not changed for this time, or for an hour if that is longer."""
         now_s = self._files.now_s("")
         for path, kind in self._over():
             try:

@@ -24,13 +24,13 @@ SCHEMA = "pfo-fs/5"
 _BODY = b',"body":'
 _MAX_HEADER_BYTES = 8192
 _MOST_LISTS = 300_000
-"""Lists and objects in one record: 8 MB of empty ones would take 250 MB of memory."""
+"""The most lists and objects in one record: 8 MB of empty lists would take 250 MB of memory."""
 _MOST_VALUES = 1_000_000
-"""Values in one record, as counted by their commas."""
+"""The most values in one record, as counted by their commas."""
 _MOST_KEYS = 100_000
-"""Keys in one record. Each wrong one is a problem of its own, and a million of them would take 1 GB and ten seconds."""
+"""The most keys in one record: each wrong key is a problem, and a million problems would take 1 GB and ten seconds."""
 _MOST_NAMED = 1000
-"""Of more problems, none is named: all would have to be written first."""
+"""If there are more problems than this, only their number is told: to name one, all would have to be written."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -128,7 +128,7 @@ class RecordFolder:
     """Writes and reads the records below one folder: `layout.RECORDS` says where those of each type lie.
 
     Attributes:
-        path: The folder, below the shared directory; empty: that itself.
+        path: The folder, below the shared directory; empty: the directory itself.
         writer: The name of this process in its records.
         attempt: Random id of the training attempt; only its records are read. None: not known yet, or none.
         reads: A record that is not valid is read this many times, because a read may be incomplete or stale.
@@ -191,7 +191,7 @@ class RecordFolder:
         return encode(Header(form.kind, self.attempt or "", self.writer), body, readable=form.readable)
 
     def numbers(self, model: type[BaseModel], **place: int) -> list[int]:
-        """Returns the numbers after which records of this type are named, ascending; `place`: those of their folder."""
+        """Returns the numbers in the names of records of this type, ascending; `place`: the numbers of their folder."""
         folder = layout.RECORDS[model].path.rpartition("/")[0]
         return layout.numbers(self.files.names(self.below(folder.format(**place))), ".json")
 

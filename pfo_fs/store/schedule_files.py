@@ -105,7 +105,7 @@ class ScheduleFiles(RecordFolder):
         return self._last_plan[1].model_copy(update={"rank": rank_info.rank})
 
     def read_schedules(self, index: b.IndexBody, rank_infos: Sequence[RankInfo]) -> list[FrequencySchedule]:
-        """Reads the schedules of all ranks that have one, each plan file once, unless they are very long."""
+        """Reads the schedules of all ranks that have one, each plan file once; an error if they are too long."""
         found: dict[str | None, FrequencySchedule | None] = {}
         instructions = 0
         for info in rank_infos:

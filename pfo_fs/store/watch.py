@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_S = 60.0
-"""After file-system events could not be had, they are asked for again after this time."""
+"""If file-system events were not available, they are requested again after this time."""
 
 
 class Watcher:
-    """Waits until something is made in a folder, or until a timeout. What lies deeper costs no watch.
+    """Waits until something is made in a folder, or until a timeout. Folders below it are not watched.
 
     On a network file system another host's change makes no event here, although the observer seems to work. So events
-    are used on local file systems only (`watch="auto"`); even there, a missed one costs at most one polling interval.
+    are used on local file systems only (`watch="auto"`); even there, a missed event costs at most one polling interval.
     """
 
     def __init__(self, root: Path, folder: str, watch: str = "auto") -> None:

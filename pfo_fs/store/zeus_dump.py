@@ -13,7 +13,7 @@ from pfo_fs.models import FrequencySchedule, ProfilingResult, RankInfo
 from pfo_fs.store.fs import Files
 
 _LIMIT = 1 << 30
-"""Dumps of thousands of ranks have some hundred MB."""
+"""The most bytes that are read: dumps of thousands of ranks have some hundred MB."""
 _NAMES: dict[type[BaseModel], str] = {
     ProfilingResult: "{}.prof.json",
     FrequencySchedule: "{}.sched.json",
@@ -30,7 +30,7 @@ def save_dump(kind: type[Item], data: Sequence[Item], directory: str | Path, sch
 
 
 def load_dump(kind: type[Item], directory: str | Path, schedule_num: int = 0) -> list[Item]:
-    """Reads what `save_dump`, or a Zeus server, wrote; raises `PlanError` where it is missing or something else."""
+    """Reads what `save_dump`, or a Zeus server, wrote; raises `PlanError` if it is missing or not such a file."""
     name = _NAMES[kind].format(schedule_num)
     path = Path(directory) / name
     try:

@@ -1,9 +1,9 @@
-"""Power limits in place of clocks, for sites that permit only these: each clock becomes the limit that picks about it.
+"""Power limits in place of clocks, for sites that permit only limits: a limit holds the GPU near the wanted clock.
 
-A limit holds for the average: bursts of 20 to 500 ms go beyond it. So a clock is only about what was asked for, late,
-and changed rarely: the clock process reports that clocks do not follow the device, so that each plan has one clock per
-rank. What it really saves and costs, the job's own measurements tell: a limit that picks another clock only makes a
-worse plan.
+A limit holds for the average: bursts of 20 to 500 ms go beyond it. So the clock is only near the one that was asked
+for, comes late, and is changed rarely. The clock process reports that clocks do not follow the device, so that each
+plan has one clock per rank. The job's own measurements tell what that saves and costs: a limit that leads to another
+clock only makes a worse plan.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pfo_fs.device.metering.instruction_power import Power
 
 _AT_ANY_CLOCK = 0.2
-"""A GPU that waits draws about a fifth: 84 of 475 W (A100), 70 of 299 W (A40)."""
+"""Share of the power that stays at any clock: a GPU that waits draws 84 of 475 W (A100), 70 of 299 W (A40)."""
 _SURE = 0.1
-"""Relative: a measured power with a larger error does not count."""
+"""A measured power whose relative error is larger does not count."""
 
 
 class PowerCapGpu(ReadThrough):
     """A GPU whose clocks are never locked (`Gpu`).
 
     The limit for a clock follows from the power that the job's instructions draw at the default clock, as it was first
-    measured; before that, the limit in force counts as that power. A fifth of it stays at any clock, the rest is
-    proportional to the clock. Power falls faster on published GPUs, so that clocks are rather too high: steps take no
-    longer than expected. Where a GPU is at its power limit anyway, they are up to 10 % too low. No limit is above the
-    one that was in force before.
+    measured; before that, the limit in force counts as that power. A fifth of this power counts as the same at any
+    clock, the rest as proportional to the clock. Power falls faster on published GPUs, so that clocks are rather too
+    high, and steps take no longer than expected. If a GPU is at its power limit anyway, clocks are up to 10 % too low.
+    No limit is above the one that was in force before.
 
-    What was in force before is in the note for the next process alone. So each process can put it back, and a limit
-    that another program has set meanwhile stays.
+    The limit that was in force before is kept only in the note for the next process. So each process can put it back,
+    and a limit that another program has set meanwhile stays.
 
     Args:
-        gpu: Reads, and sets power limits.
+        gpu: The GPU that is read, and whose power limit is set.
     """
 
     clock_backend = POWER_CAP
@@ -57,7 +57,7 @@ class PowerCapGpu(ReadThrough):
             self._full_w = sum(power.power * power.seconds for power in full) / sum(power.seconds for power in full)
 
     def _clock_seen(self) -> ClockSeen:
-        """No clock is that of the schedule, and the power limit that holds it back is what was asked for."""
+        """Returns no clock, since none was set, and does not name the limit, which holds the clock back on purpose."""
         seen = self._gpu.clock_seen()
         held_back = ", ".join(reason for reason in seen.held_back.split(", ") if reason != POWER_LIMIT)
         return ClockSeen(0, held_back, seen.is_idle)
@@ -71,10 +71,10 @@ class PowerCapGpu(ReadThrough):
         return "" if self.supported_clocks_mhz() else "the GPU offers no clocks"
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        """Sets the limit for a clock, if a note of the one before can be left: it would stay if this process is killed.
+        """Sets the limit for a clock, but first notes the limit before: if this process is killed, the new one stays.
 
         Raises:
-            DeviceError: It cannot, or the limit is refused.
+            DeviceError: The note cannot be written, or the limit is refused.
         """
         before_w, now_w = self._note.limit_before_w(self), self.power_limit_w()
         top_mhz, lowest_w = max(self.supported_clocks_mhz()), self.power_limit_range_w()[0]

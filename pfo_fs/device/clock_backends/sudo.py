@@ -64,7 +64,7 @@ class SudoBackend:
         self._change(f"setting a power limit of {limit_w:g} W", "-pl", f"{limit_w:.2f}")
 
     def close(self) -> None:
-        """Looks whether a command that was given up has ended; it is left alone if not."""
+        """Looks whether a command that was given up has ended; if it has not, it runs on."""
         if self._running is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._running.communicate(timeout=0)
@@ -96,7 +96,7 @@ class SudoBackend:
             raise DeviceError(problem)
 
     def _wait_for_the_one_before(self, what: str) -> None:
-        """Waits for a command that was given up: two of them at once could end in either order."""
+        """Waits for a command that was given up: of two commands at once, either could end first."""
         process = self._running
         if process is None:
             return

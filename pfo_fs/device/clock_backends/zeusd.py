@@ -1,7 +1,7 @@
 """Zeus's privileged daemon, zeusd, over HTTP on its Unix socket.
 
-Requests are sent with `block=true`, so that an answer means that the driver has done it: zeusd queues requests without
-block and never drops an older one. zeusd has no lease: it restores nothing when a client dies.
+Requests are sent with `block=true`, so that an answer means that the driver has done what they ask. Without it, zeusd
+would queue requests, and never drop one for a newer one. zeusd has no lease: it restores nothing when a client dies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ZeusdBackend:
 
     Args:
         alone: Whether the graphics clock can be reset alone; AMD's is reset together with the memory's.
-        path: The socket; `ZEUSD_SOCK_PATH`, as for Zeus, or zeusd's default if None.
+        path: The socket; if None, the one that `ZEUSD_SOCK_PATH` names, as for Zeus, or else zeusd's default.
     """
 
     def __init__(

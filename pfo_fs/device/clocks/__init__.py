@@ -1,1 +1,1 @@
-"""What sets clocks: which clock is requested when, in turn with the host's other processes, and how it is put back."""
+"""Sets clocks: decides which clock is requested when, takes turns with the host's other processes, puts clocks back."""

@@ -1,19 +1,20 @@
-"""Decides which clock to request when, so that it acts at the moment at which the device needs it.
+"""Decides which clock to request when, so that it acts when the device needs it.
 
 A change of the clock acts some milliseconds after it was requested (`latency_model.py`). The order of a step's
 instructions is known and the same step runs again and again, so the follower learns how long each instruction takes
 and requests a change before the boundary at which it is needed:
 
-- Early up, late down: a clock is asked for at the time at which being late and being early, by their probabilities,
-  cost least together. A higher clock that comes late costs time, and a lower one that comes early, too; the other side
-  costs only energy (`_ask_ns`). Where durations vary by more than a change takes, a lower clock is requested when the
-  instruction before has ended.
-- The boundary is the end of the instruction before: while the device then waits for its neighbour, both are free.
-- The default clock after a step is requested so that it most likely acts at the end: nothing of the step runs after it.
+- Early up, late down: a clock is asked for at the time at which the expected costs of being late and of being early are
+  together the least. A higher clock that comes late costs time, and so does a lower clock that comes early. The
+  opposite costs only energy (`_ask_ns`). Where durations vary by more than a change takes, a lower clock is requested
+  when the instruction before has ended.
+- The boundary is the end of the instruction before. If the device then waits for its neighbour, being late or early
+  costs nothing.
+- The default clock after a step is requested so that it most likely acts at the step's end: no instruction follows.
 - Between steps that follow each other at once, the clock is that of the next step's first instruction: the default
-  clock would be in force too late, and then the next step's clock.
-- Where training marks the begin and the end of a step in another CUDA stream than instructions, these marks come while
-  the step before, or this one, still runs. From then on, steps begin and end with their instructions.
+  clock would come too late, and so would the next step's clock.
+- If training marks begin and end of steps in another CUDA stream than instructions, these marks can come while
+  instructions before them still run. Once such a mark is seen, steps begin and end with their instructions.
 
 The module does arithmetic only: the caller says what the device has reached and when, and asks for the clock. The clock
 process and the simulator use the same code.
@@ -30,24 +31,24 @@ from pfo_fs.device.gpu.driver_errors import NEVER
 _FINE_NS = 100_000
 """The shortest time between two looks at the device's progress."""
 _COARSE_NS = 2_000_000
-"""The longest, while something is expected."""
+"""The longest time between two looks while something is expected."""
 _SLOW_NS = 20_000_000
-"""The longest, while nothing is expected soon, and when the device hangs."""
+"""The longest time between two looks while nothing is expected soon, and while the device hangs."""
 _UNKNOWN_NS = 1_000_000_000
-"""A point of which it is not known when it comes counts as late after this time."""
+"""A point whose time is not known counts as late after this time."""
 _UNSURE = 0.02
-"""Of an instruction whose end was not seen, the duration may be wrong by this share."""
+"""The duration of an instruction whose end was not seen may be wrong by this share."""
 _DRIFT = 0.01
 """Over several instructions a prediction is wrong by up to this share."""
 _CALL_SPREAD = 8
-"""The durations of calls scatter by this part of their median, beside those that take much longer."""
+"""Durations of calls scatter by their median divided by this, apart from calls that take much longer."""
 
 
 class ClockFollower:
     """Follows the device through its steps.
 
     Args:
-        pause_ns: In pauses between steps that are shorter, the clock stays; 0: as latencies say.
+        pause_ns: The clock stays in shorter pauses between steps; 0: in those shorter than a change down and up.
 
     Attributes:
         plan: The plan of the step that the device has reached last; None before the first one.
@@ -79,11 +80,11 @@ class ClockFollower:
     def reached(self, step: int, code: int, plan: FollowedPlan, now_ns: int) -> None:
         """Notes that the device has reached a point, at some time since the last look.
 
-        A point that lies before the last one of the same step, as marks of two streams can come, is ignored, unless the
-        step seemed to have ended.
+        A point that lies before the last one of the same step is ignored, unless the step seemed to have ended: marks
+        of two streams can come in this order.
 
         Args:
-            step: A number of the step: the next one has another.
+            step: A number of the step; the next step has another number.
             code: The point, as the device writes it.
         """
         last, at = plan.last, plan.place_of(code)
@@ -114,7 +115,7 @@ class ClockFollower:
         self._unsure_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
 
     def _came_early(self, step: int, goes_on: bool) -> bool:
-        """Returns whether the step before goes on though the next one has begun, or this one though it has ended."""
+        """Returns whether the step before goes on though this one has begun, or this one though its end was marked."""
         return goes_on or (self._at == 0 and step == self._step_before != self._step)
 
     def _begin(self, plan: FollowedPlan, at: int, now_ns: int) -> None:
@@ -139,9 +140,9 @@ class ClockFollower:
         return plan.holds_ns(self._pause_ns or changes_ns + 2 * latencies.calls.queue_ns)
 
     def _note_run(self, plan: FollowedPlan, at: int, at_ns: int, now_ns: int) -> None:
-        """Tells what learns the latencies of an instruction that has just ended.
+        """Tells the latency model of an instruction that has just ended.
 
-        Where the next one begins at once, its begin is seen and not the end of the one before.
+        If the next instruction begins at once, its begin is seen, and the end of this one is not.
         """
         began = self._at
         if not began & 1:
@@ -186,8 +187,8 @@ class ClockFollower:
         """Returns when to ask for the clock of a change, if `mhz` is in force by then; `NEVER`: not now.
 
         Time that is lost costs about five times as much as the same time at a higher clock than needed. So a clock is
-        asked for when the costly side, late up or early down, has the probability 1/6: a standard error away from the
-        time at which it most likely acts at the boundary. After the last instruction neither side costs time.
+        asked for when the costly case, late up or early down, has the probability 1/6: a standard error away from the
+        time at which it would most likely act at the boundary. After the last instruction neither case costs time.
         """
         expected_ns, to_mhz = plan.expected_soon_ns(self._at, change), plan.clock_from[change]
         if expected_ns < 0:
@@ -199,13 +200,13 @@ class ClockFollower:
             error_ns = hypot(latency.high_ns - latency.middle_ns, plan.error_ns, calls.call_ns / _CALL_SPREAD)
             when_ns -= round(error_ns) + calls.queue_ns
         elif not up:
-            # Before the instruction has begun, its end may still be far away; or it is known no better than by waiting.
+            # Not before the instruction has begun, since its end may be far away; nor if its end is poorly predicted.
             if change > self._at + 1 or plan.error_ns >= lead_ns:
                 return NEVER
             when_ns += round(hypot(latency.middle_ns - latency.low_ns, plan.error_ns))
         if up and not _above(to_mhz, self._requested):
             return when_ns - self._latencies.lead_ns(mhz)  # not worth going down and up again
-        # A request that comes before the last one has acted would replace it; a clock that goes down is not needed.
+        # A request replaces the last one if that has not acted yet; only a change down is replaced so, by a change up.
         return max(when_ns, self._acts_ns) if self._goes_up or not up else when_ns
 
     def _request(self, mhz: int, place: int | None, now_ns: int) -> None:

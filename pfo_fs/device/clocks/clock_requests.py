@@ -1,4 +1,4 @@
-"""Which clock training needs now: as the page says, or as the device gets through the steps that training launched."""
+"""Which clock training needs now: as the page says, or by how far the device has come in what training launched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClockRequests:
         self._words = words
         self._follower = ClockFollower(latencies, pause_ns)
         self._keeps_pauses = pause_ns > 0
-        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # as `TURNS` names them, with the version of their slots
+        self._plans: dict[int, tuple[int, FollowedPlan]] = {}  # by entry in `TURNS`, with the version of the slot
         self._progress = words[shared_page.PROGRESS]
         self._turn, self._place, self._is_counted = 0, shared_page.IDLE, False  # of the last mark
         self._since_ns = self._lasted_ns = 0
@@ -84,9 +84,9 @@ class ClockRequests:
         self._follower.reached(turn, code, kept[1], now_ns)
 
     def _is_of_step(self, turn: int, place: int) -> bool:
-        """Counts the steps of a mark's turn; returns whether training has begun them, as in all marks before.
+        """Finds the turn of a mark; returns whether training has begun the step of this mark, and of all marks before.
 
-        In a CUDA graph, all replays have the same numbers: one that is not above the last begins the next step.
+        All replays of a CUDA graph write the same numbers: a place not above the last one begins the next step.
         """
         words, turns, ahead = self._words, shared_page.REPLAYED, 0
         is_replayed = turn == turns
@@ -103,8 +103,8 @@ class ClockRequests:
     def waits(self) -> bool:
         """Returns whether training will ring the doorbell before the next request can come.
 
-        Where clocks follow the device, it rings when it launches something and the clock process sleeps; until then
-        the device has done everything that was launched.
+        Where clocks follow the device, training rings when it launches something while the clock process sleeps. So
+        nothing can come before the doorbell if the device has done everything that was launched.
         """
         words = self._words
         if not words[shared_page.FOLLOWS]:

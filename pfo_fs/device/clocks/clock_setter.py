@@ -15,7 +15,7 @@ from pfo_fs.device.gpu.driver_errors import Pauses
 from pfo_fs.device.gpu.interface import CAP_ACTS_S, POWER_CAP, Gpu
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
-"""After a clock could not be set, clocks stay at their default for such a pause."""
+"""After a clock could not be set, clocks stay at their default for a pause that grows from the first to the second."""
 _LOOK_AFTER_NS = 1_000_000_000
 """The GPU is asked whether a reset has had its effect only after a second at the default: asking costs a call."""
 
@@ -24,8 +24,8 @@ class ClockSetter:
     """Keeps the GPU at the requested clock.
 
     When the driver refuses, this object resets the clocks and tries again after growing pauses, unless that cannot
-    help; training goes on at the driver's default meanwhile. While a reset has failed, no clock is set. When the clock
-    process has got SIGTERM, this object resets the clocks and makes no further change.
+    help; training goes on at the driver's default meanwhile. After a failed reset, no clock is set until the clocks are
+    reset. When the clock process has got SIGTERM, this object resets the clocks and makes no further change.
 
     Args:
         clock_was_set: Called after each change with the time in ns, the clock in MHz (0: the driver's default), and how
@@ -34,8 +34,8 @@ class ClockSetter:
 
     Attributes:
         target: The requested clock that is in force, in MHz; 0 for the driver's default.
-        clock_mhz: The clock that the GPU was set to; differs from `target` if the GPU does not offer that, or if the
-            driver does not reset it.
+        clock_mhz: The clock that the GPU was set to; differs from `target` if the GPU does not offer `target`, or if
+            the driver does not reset the clock.
         controls: Whether this object still changes clocks.
         terminated: Whether the clock process has got SIGTERM; the next `apply` then resets the clocks.
     """
@@ -79,7 +79,7 @@ class ClockSetter:
         return max(due_ns, self.undo.due_ns) if self.undo.owed else due_ns
 
     def may_set(self, mhz: int, now_ns: int) -> bool:
-        """Returns whether a clock may be set now: the default one while no reset is owed, a lower one after pauses."""
+        """Returns whether a clock may be set now: none if a reset is owed, else the default; others after pauses."""
         if self.undo.owed or mhz == 0:
             return not self.undo.owed
         is_lower = self.clock_mhz == 0 or mhz < self.clock_mhz
@@ -143,16 +143,16 @@ class ClockSetter:
             self._say(self.undo.problem)
 
     def release(self) -> None:
-        """Resets the clocks now; if the driver says that it has not, `go_on` tries again.
+        """Resets the clocks now; if the driver refuses, `go_on` tries again.
 
-        The clock that was set is told as long as the driver has not reset it.
+        `clock_mhz` is the clock that was set until the driver has reset it.
         """
         self.target = 0
         self.undo.now()
         self._say(self.undo.problem)
 
     def release_for_good(self) -> None:
-        """Does the same as `release`, and sets no clock from now on; also resets what its trainer itself has locked."""
+        """Does what `release` does, and sets no clock from now on; also resets a clock that the trainer has locked."""
         if self.controls and self.undo.value is None:
             self.undo.owe(0.0)
         self.controls = False
@@ -166,7 +166,7 @@ class ClockSetter:
         self._words[shared_page.CLOCK_MHZ] = self.clock_mhz
 
     def failed(self, error: Exception) -> None:
-        """Resets the clocks, and waits with the next attempt to set one; for ever, if trying again cannot help."""
+        """Resets the clocks, and waits before the next attempt to set one; makes none if trying again cannot help."""
         self._pauses.failed(time.monotonic_ns(), error)
         self._why_not = f"{str(error) or repr(error)}; clocks are at their default, {self._pauses.text}"
         self._say(self._why_not)
@@ -179,7 +179,7 @@ class ClockSetter:
         self._why_not = why
 
     def _say(self, message: str) -> None:
-        """Prints a problem, once for a kind of problem; `message` carries it to the helper."""
+        """Prints each kind of problem once; `message` carries it to the helper."""
         kind = message.rpartition(": ")[2]
         if message and kind != self._said:
             self._said = kind

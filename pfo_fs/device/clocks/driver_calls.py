@@ -1,10 +1,9 @@
 """The calls that set clocks: how long they take, how long they wait for each other, and how many may be made.
 
 The driver of a node makes one call at a time for all its GPUs, so the clock processes of a host take turns at a lock of
-their own: each knows how long it has waited for the others and how long its own call took, which it could not tell
-apart otherwise. Calls at a high rate also delay NCCL (NVIDIA/nccl#1551: at 20 per second, whatever the clock). A change
-to a lower clock needs a change back, so it is made only while there is room for both; a change to a higher clock is
-always made.
+their own: by the lock, each process knows how long it has waited for the others, and how long its own call took. Calls
+at a high rate also delay NCCL (NVIDIA/nccl#1551: at 20 per second, whatever the clock). A change to a lower clock needs
+a change back, so it is made only while there is room for both; a change to a higher clock is always made.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from pfo_fs.ipc.system_calls import FLOCK, OFD_GETLK, OFD_SETLK
 BUSY_SHARE = 0.8
 """The driver may be busy with our calls for this share of the time."""
 MOST_READS_PER_S = 1000.0
-"""Readings of counters and clocks, of all GPUs of the host: what they cost a running collective is not measured yet."""
+"""The most readings of counters and clocks, of all GPUs of the host: their cost to collectives is not measured yet."""
 _BURST = 8
-"""Most readings that may be saved up, per GPU."""
+"""Per GPU, at most this many readings that were allowed and not made may be made later."""
 _MOST_KEPT = 4096
-"""Calls whose time is kept: no driver makes more in a second."""
+"""The times of at most this many calls are kept: no driver makes more in a second."""
 _CALLS, _WAITS = 15, 64
-"""The last durations of calls, of which the median counts, and the last waits, of which nine of ten are no longer."""
+"""Of the last 15 calls, the median duration counts; of the last 64 waits, the one that nine of ten do not exceed."""
 _PLACES = 512
 _COUNT_EVERY_NS = 10_000_000_000
 _PATIENCE_NS = 200_000_000
-"""After this time a call is made without the lock: a process that holds it has a driver that hangs."""
+"""After this time a call is made without the lock: the driver hangs in the process that holds the lock."""
 _NAP_S = 0.0002
 
 
 class DriverCalls:
-    """The calls of one GPU, of the `gpus` of the node whose clocks are set.
+    """The calls that set the clock of one GPU; the node has `gpus` GPUs whose clocks are set.
 
     Args:
-        calls_per_s: Most calls per second of all of these; None: as many as take `BUSY_SHARE` of the time.
+        calls_per_s: The most calls per second for all these GPUs; None: as many as take `BUSY_SHARE` of the time.
 
     Attributes:
         call_ns: Median duration of a call.
-        queue_ns: How long a call may have to wait for those of other GPUs.
+        queue_ns: How long a call may have to wait for calls of other GPUs.
     """
 
     def __init__(self, call_ns: int = round(1e9 * CALL_S), calls_per_s: float | None = None) -> None:
@@ -63,7 +62,7 @@ class DriverCalls:
         self._reads = float(_BURST)
 
     def called(self, at_ns: int, took_ns: int, waited_ns: int = 0) -> None:
-        """Notes a call that returned at `at_ns`, and waited before for calls of other GPUs."""
+        """Notes a call that returned at `at_ns`, after it had waited for calls of other GPUs."""
         self.made += 1
         self._made_ns.append(at_ns)
         self._took_ns.append(took_ns)
@@ -74,7 +73,7 @@ class DriverCalls:
     def allows_down(self, now_ns: int) -> bool:
         """Returns whether the clock may go down, and up again later.
 
-        No second has more calls than allowed; where that is less than two for a GPU, two of its calls have longer.
+        No second has more calls than allowed. A GPU that may make less than two makes two in a longer time.
         """
         rate = self.calls_per_s
         if rate is None:
@@ -94,7 +93,7 @@ class DriverCalls:
 
 
 def _share_of(values: Iterable[int], share: float) -> int:
-    """Returns the value below which this share of them lies. `statistics` would make the clock process start later."""
+    """Returns the value below which this share of the values lies; to import `statistics` would take too long."""
     ordered = sorted(values)
     return ordered[int(len(ordered) * share)]
 
@@ -110,7 +109,8 @@ def driver_file() -> str:
 
 
 class HostDriver(DriverCalls):
-    """The calls of this process, and its place at the driver. Where the file cannot be used, each process is alone.
+    """The calls of this process, in turns with other processes by locks of a file; without the file, there are no
+    turns.
 
     Args:
         path: The file, `driver_file()`; empty for a process that makes no calls.

@@ -1,4 +1,4 @@
-"""The points of a step and the learned times between them, by which a clock follower predicts what comes when."""
+"""The points of a step and the learned times between them, from which a clock follower predicts when points come."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _LEAST_MARGIN_NS = 200_000
 _MEMORY = 8
 """A learned time is about the mean over this many steps."""
 _ODD = 0.5
-"""A time that differs from the learned one by more than this share counts only if the next one does so too."""
+"""A time that differs from the learned one by more than this share counts only if the next time does so, too."""
 _ODD_LEAST_NS = 10_000_000
 CHUNK = 64
 """The learned times of this many points are added up at once."""
 _FAR_NS = 1_000_000_000
-"""Changes that are expected later than this, and behind many points, are not looked at yet."""
+"""A change is not looked at yet if it is expected later than this, and is many points away."""
 _PAUSES, _LEAST_PAUSES = 16, 3
-"""The usual pause between steps is the median of the last 16 ones, once three are known."""
+"""The usual pause between steps is the median of the last 16 pauses, once three pauses are known."""
 _MOST_PAUSE = 0.05
 """The clock stays between steps whose usual pause is below this share of a step, or too short for a change to the
-default clock and back. In a longer pause the default clock is in force: the next step's clock would win little."""
+default clock and back. In a longer pause the default clock is in force: to keep the clock would gain little."""
 _MORE_PAUSE_NS = 20_000_000
-"""It stays for twice the usual pause, and for 20 ms more: then the next step is late."""
+"""The clock stays for twice the usual pause and 20 ms; after that, the next step counts as late."""
 _MOST_LONGER, _TOO_LONG, _SURELY = 0.0005, 0.002, 2.0
-"""Training may compute in the pause, as in the optimizer's step. So the clock stays no more where that has made pauses
-longer by 0.05 % of a step and two standard errors, as they scatter; or by 0.2 % in any case."""
+"""Training may compute in the pause, as in the optimizer's step. So the clock does not stay any more once that has made
+pauses longer: by 0.05 % of a step and two standard errors of pauses, or by 0.2 % in any case."""
 _LEAST_HELD = 8
-"""Whether pauses are longer is judged after this number of them in which the clock has stayed."""
+"""Whether pauses get longer is judged only after this number of pauses in which the clock has stayed."""
 
 
 class FollowedPlan:
@@ -41,14 +41,14 @@ class FollowedPlan:
         clocks_mhz: The clock of each instruction; 0 is the default clock.
         kinds: For each instruction, a number that is the same for the same work.
         before: The plan that ran last: what it has learned holds roughly for the same instructions at other clocks.
-        keeps_pauses: Whether the pauses between its steps are known from the plan before.
+        keeps_pauses: Whether this plan takes the learned pauses between steps from `before`.
 
     Attributes:
         last: The last point, `IDLE`. Point 0 is `START`; 2 i + 1 and 2 i + 2 are begin and end of instruction i.
-        clock_from: The clock that is needed from each point on.
-        next_change: For each point, the next one at which another clock is needed.
-        since: For each point, the one from which on its clock is needed.
-        gap_ns: The learned time from the point before to each point; -1 if unknown.
+        clock_from: For each point, the clock that is needed from there on.
+        next_change: For each point, the next point at which another clock is needed.
+        since: For each point, the point from which on the same clock is needed.
+        gap_ns: For each point, the learned time from the point before; -1 if unknown.
         error_ns: Mean error of the predicted end of an instruction.
     """
 
@@ -61,7 +61,7 @@ class FollowedPlan:
         keeps_pauses: bool = False,
     ) -> None:
         self.kinds = kinds
-        # A clock is needed from the end of the instruction before on; after the last instruction, the last one stays.
+        # A clock is needed from the end of the instruction before it on; after the last instruction, its clock stays.
         self.clock_from = [mhz for mhz in clocks_mhz for _ in range(2)] + [*(clocks_mhz[-1:] or [0]), 0]
         size = len(self.clock_from)
         self.last = size - 1
@@ -82,7 +82,7 @@ class FollowedPlan:
         self._pauses_ns: deque[int] = deque(known_ns, maxlen=_PAUSES)
         self._step_ns: int = before._step_ns if known_ns and before is not None else 0
         self._held_pauses_ns: deque[int] = deque(maxlen=_PAUSES)
-        self._gets_longer = False  # the pause, where the clock stays
+        self._gets_longer = False  # whether pauses get longer if the clock stays
 
     def place_of(self, code: int) -> int:
         """Returns the point that the device writes as `code`; the last one if the plan does not have it."""
@@ -99,9 +99,9 @@ class FollowedPlan:
             self._gets_longer = self._gets_longer or _middle(held_ns) - _middle(usual_ns) > most_longer_ns
 
     def holds_ns(self, change_ns: int) -> int:
-        """Returns how long after a step a clock stays, for the next step; 0: it does not stay.
+        """Returns for how many ns after a step the next step's clock stays; 0: it does not stay.
 
-        It does not if the pause is long, or not known, or longer where the clock stays.
+        It does not stay if the pause is long or not known, or gets longer when the clock stays.
 
         Args:
             change_ns: The time for a change to the default clock and back; a shorter pause is not long.
@@ -130,7 +130,7 @@ class FollowedPlan:
         return -1 if -1 in gaps else sum(gaps)
 
     def expected_soon_ns(self, first: int, last: int) -> int:
-        """Returns the same, but -1 also for a place that is far away: a step may have 65,535 instructions."""
+        """Returns what `expected_ns` does, but -1 for a place far away, too: a step may have 65,535 instructions."""
         expected_ns = 0
         for start in range(first, last, CHUNK):
             piece_ns = self.expected_ns(start, min(start + CHUNK, last))
@@ -143,7 +143,7 @@ class FollowedPlan:
         """Learns that the device took this long from one place to another."""
         expected_ns = self.expected_ns(first, last)
         if expected_ns < 0:
-            # Points between were reached between two looks, at most a look apart.
+            # The points between were all reached between two looks, which are a short time apart.
             self.gap_ns[first + 1 : last + 1] = [took_ns, *[0] * (last - first - 1)]
             return
         error_ns = took_ns - expected_ns

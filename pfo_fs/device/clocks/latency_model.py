@@ -1,11 +1,10 @@
-"""When each clock acts on this GPU, learned from what instructions take around changes of the clock.
+"""When each clock acts on this GPU, learned from durations of instructions around changes of the clock.
 
 The driver does not say when a clock acts. This model keeps the last calls that set one, each with the time at which it
 returned: the timeline. An instruction within which a clock may have acted tells how likely each latency of that clock
-is (`pfo_fs/clock_latency.py`); an instruction within which none can have acted tells what it takes at its clock
-(`Durations`). The latency is learned for each clock, because it depends on the clock that is requested far more than
-on the one before (arXiv:2502.20075). A clock that was hardly observed is taken to be as likely to act after some time
-as the other clocks are.
+is (`pfo_fs/clock_latency.py`); an instruction within which none can have acted tells its duration at that clock
+(`Durations`). The latency is learned for each clock, because it depends on the clock that is requested far more than on
+the one before (arXiv:2502.20075). For a clock that was hardly observed, the latencies of the other clocks count.
 """
 
 from __future__ import annotations
@@ -30,41 +29,41 @@ from pfo_fs.device.clocks.driver_calls import DriverCalls
 from pfo_fs.ipc.messages import SwitchingReport
 
 _PRIOR = prior(5e6)
-"""Most clocks act within a few ms, some late."""
+"""Assumed before any observation: most clocks act within a few ms, some late."""
 _LIKE_CLOCKS = 2.0
-"""What is known beforehand of a clock counts as much as two other clocks."""
+"""This assumption counts as much as observations of two other clocks."""
 _REMEMBERED = 64
 """About the last 64 changes to a clock count, so that what a throttled GPU has shown is forgotten."""
 _MOST_CHANGES = 64
-"""Changes that are kept: more than a driver makes within an instruction."""
+"""At most this many changes are kept: more than a driver makes within an instruction."""
 SETTLED_NS = GRID_NS[-1]
 """After this time a clock acts in any case."""
 _SURELY = 2.0
-"""Standard errors: a clock has acted when these have passed after its likely latency, and has not before these."""
+"""A clock has surely acted this many standard errors after its likely latency, and surely not this many before it."""
 _KNOWN_NS = 4_000_000
 """A latency counts as known if its standard error is smaller."""
 _KNOWN = 0.05
-"""A latency is reported, too, if its error is a smaller share of an instruction: a plan can count with it."""
+"""A latency is also reported if its error is below this share of an instruction: plans can then count with it."""
 _PRECISE_NS = 300_000
-"""Of a latency that is known with this error, an instruction that takes what it should tells nothing new."""
+"""If a latency is known better than this, an instruction that takes the expected time tells nothing new of it."""
 _GIVEN = 20.0
-"""A latency that was measured beforehand is taken as it is until it is observed, and then counts like a few changes."""
+"""A latency measured beforehand is used as it is until its clock is observed, and then counts like a few changes."""
 _SEEN_NS, _SEEN_LATE_NS = 200_000, 300_000
-"""The begin and the end of an instruction are seen with this error. One whose begin was seen later than this shows no
-latency, since that would seem shorter than it is."""
+"""The begin and the end of an instruction are seen with the first error. An instruction whose begin was seen later than
+the second shows no latency: it would seem shorter than it is."""
 _NEAR = 0.03
-"""The duration at a new clock follows from that at one within this share. Further away, it is not known how much of it
-follows the clock: under a power limit nothing does, and a clock that is taken to be slower would seem never to act."""
+"""The duration at a new clock is derived only from that at a clock within this share of it: how much of a duration
+follows the clock is not known. Under a power limit nothing does, and a slower clock would seem never to act."""
 _USUAL_ERROR = 0.003
-"""Relative: usual durations are wrong by this much, since their instructions did not all run at their clocks."""
+"""Relative error of usual durations, since not all their instructions ran at the clock that they count for."""
 _FIRST_USUAL_NS = 200_000_000.0
 """Assumed duration of an instruction before any was seen."""
 _SAMPLES = 64
-"""Durations of an instruction at one clock that are kept, the latest ones."""
+"""At most this many durations of an instruction at one clock are kept, the latest ones."""
 _SENSITIVITY, _SENSITIVITY_ERROR = 0.7, 0.3
-"""Assumed share of a duration that follows the clock, where an instruction was never seen at this clock."""
+"""Assumed share of a duration that follows the clock, and its error, if an instruction was never seen at this clock."""
 _FIRST_SCATTER = 0.005
-"""Relative deviation of durations before it was measured."""
+"""Assumed relative deviation of durations until it is measured."""
 _FIRST_DEVIATIONS, _SCATTER_MEMORY = 4, 64
 """The assumed deviation counts like four measured ones; the measured ones count in a mean over about the last 64."""
 _MIDDLE_ERROR = 1.1
@@ -77,7 +76,7 @@ class Duration(NamedTuple):
 
 
 class _Steady:
-    """The duration of an instruction at one clock: the mean of the middle half, since one seen late says nothing."""
+    """The duration of an instruction at one clock: the mean of the middle half, without those seen late."""
 
     def __init__(self) -> None:
         self.samples_ns: deque[int] = deque(maxlen=_SAMPLES)
@@ -98,7 +97,7 @@ class Durations:
         self._steady: dict[int, dict[int, _Steady]] = {}  # kind -> MHz
 
     def add(self, kind: int, mhz: int, took_ns: int) -> None:
-        """Adds an instruction that ran at its clock from its begin to its end."""
+        """Adds the duration of an instruction that ran at one clock from its begin to its end."""
         self.usual_ns += (took_ns - self.usual_ns) / (_SCATTER_MEMORY if self._steady else 1)
         steady = self._steady.setdefault(kind, {}).setdefault(mhz, _Steady())
         if len(steady.samples_ns) > 1:
@@ -112,8 +111,8 @@ class Durations:
         """Returns the duration of an instruction at a clock; None if too little is known.
 
         Args:
-            mhz: The clock; 0 is one that is not known.
-            within: The duration may follow from that at the nearest clock, if it is within this share.
+            mhz: The clock; 0 if it is not known.
+            within: The duration is also derived from that at the nearest clock, if this clock is within this share.
         """
         table = self._steady.get(kind, {})
         if mhz in table:
@@ -153,9 +152,9 @@ class LatencyModel:
 
     Args:
         known_ns: Known times from the return of a call until a clock (MHz) acts: in simulations and dry runs.
-        top_mhz: The default clock; 0 if unknown. It acts like the highest clock.
+        top_mhz: The highest clock, like which the default clock acts, in MHz; 0 if unknown.
         tp_degree: Number of GPUs that run the same instructions together. The slowest of them counts: after a change
-            down the one that is called first, after a change up the one that is called last.
+            down, the GPU whose call came first; after a change up, the GPU whose call came last.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class LatencyModel:
         self._last_shown = 0  # the number of the change that an instruction has shown last
         self._given = {mhz: Latency(ns, ns, ns) for mhz, ns in (known_ns or {}).items()}
         self._logs: dict[int, Row] = {}  # for each clock, the logarithms of the likelihoods
-        self._changes: dict[int, int] = {}  # to each clock, that were observed
+        self._changes: dict[int, int] = {}  # for each clock, how many changes to it were observed
         self._alone: dict[int, Row] = {}  # for each clock, the probabilities by what was observed of it alone
         self._found: dict[int, Latency] = {}
         for mhz, ns in (known_ns or {}).items():
@@ -206,8 +205,8 @@ class LatencyModel:
     def learned_s(self) -> dict[int, float]:
         """For each clock in MHz whose latency is known, the time from the return of a call until it acts, in s.
 
-        It is known by what was observed of this clock alone, and the longest likely time: a plan that counts with less
-        would be late.
+        Only observations of the clock itself make its latency known. The time is the longest likely one: a plan that
+        counts with less would be late.
         """
         most_ns = max(_KNOWN_NS, _KNOWN * self.durations.usual_ns)
         latencies = {mhz: self._given.get(mhz) or latency_of(alone) for mhz, alone in self._alone.items()}
@@ -226,7 +225,7 @@ class LatencyModel:
             "ahead_s": ahead_s,
             "call_s": round(calls.call_ns / 1e9, 6) if calls.made else None,
             "wait_s": round(calls.queue_ns / 1e9, 6) if calls.made else None,
-            "latency_s": ordered[len(ordered) * 9 // 10] if ordered else None,  # of the slower clocks
+            "latency_s": ordered[len(ordered) * 9 // 10] if ordered else None,  # nine of ten known clocks act no later
             "gpus": calls.gpus,
             "max_calls_per_s": calls.calls_per_s,
             "latencies_s": learned_s if each_clock else {},
@@ -249,7 +248,7 @@ class LatencyModel:
 
         Args:
             kind: The same number for the same instruction.
-            unsure_ns: By how much earlier it may have begun.
+            unsure_ns: By how many ns before `began_ns` it may have begun.
         """
         if ended_ns <= began_ns:
             return
@@ -259,13 +258,13 @@ class LatencyModel:
         last = max(at for at, change in enumerate(changes) if at == 0 or self._surely_ns(change) <= began_ns)
         if last == len(changes) - 1:
             self.durations.add(kind, changes[last].mhz, ended_ns - began_ns)
-            # A latency that seems sure is not left alone: this may have taken as long as at the clock before.
+            # Even a latency that seems sure is checked: the instruction may have taken as long as at the clock before.
             last = max(0, last - 1)
         if last < len(changes) - 1 and unsure_ns <= _SEEN_LATE_NS:
             self._learn(kind, began_ns, ended_ns - began_ns, changes[last].mhz, changes[last + 1 :])
 
     def _learn(self, kind: int, began_ns: int, took_ns: int, from_mhz: int, changes: Sequence[_Change]) -> None:
-        """Learns from an instruction that began at a clock, and within which others may have acted."""
+        """Learns from an instruction that began at a clock, and within which other clocks may have acted."""
         takes = [self.durations.of(kind, from_mhz), *(self.durations.of(kind, one.mhz, _NEAR) for one in changes)]
         known = [one for one in takes if one is not None]
         latencies = [self.latency(change.mhz) for change in changes]
@@ -281,7 +280,7 @@ class LatencyModel:
         def expected_ns(latency_ns: int) -> float:
             acts_ns = [since + one.middle_ns for since, one in zip(after_ns, latencies, strict=True)]
             acts_ns[place] = after_ns[place] + latency_ns
-            # A call that returns before the clock before has acted replaces it.
+            # A call that returns before the previous clock has acted replaces that clock.
             acts = [at <= next_ns for at, next_ns in zip(acts_ns, [*after_ns[1:], acts_ns[-1]], strict=True)]
             steps = zip(acts_ns, known[1:], acts, strict=True)
             return took(known[0].took_ns, [(at_ns, one.took_ns) for at_ns, one, does in steps if does])

@@ -1,7 +1,7 @@
 """What the clock process is for the kernel: which signals stop it, and how soon it runs when it is woken.
 
 `scontrol suspend` and Ctrl-Z stop and continue a job by signals. While a job is stopped, its GPU may be lent to another
-one. So the clock process resets the clock before it stops itself, and while its trainer is stopped. After a stop it
+job. So the clock process resets the clock before it stops itself, and while its trainer is stopped. After a stop it
 sets everything again: the helper may have reset the GPU.
 """
 
@@ -21,7 +21,7 @@ from pfo_fs.ipc.started import on_sigterm
 
 _LOOK_EVERY_NS = 1_000_000_000
 _LOOK_AGAIN_NS = 200_000_000
-"""How soon a stopped trainer is seen to go on: clocks are set again then."""
+"""A stopped trainer is looked at this often, so that clocks are set again soon after it goes on."""
 
 
 class Stops:
@@ -31,9 +31,9 @@ class Stops:
         terminated: Called, between two bytecodes, when SIGTERM comes.
 
     Attributes:
-        fd: Becomes readable when a signal has come.
+        fd: A descriptor that becomes readable when a signal has come.
         asked: Whether SIGTSTP has come, and the process is to stop itself.
-        over: Whether the process was stopped, and goes on.
+        over: Whether the process was stopped, and has gone on since.
         trainer_stopped: Whether the trainer was stopped at the last two looks.
     """
 
@@ -57,7 +57,7 @@ class Stops:
     def watch(self, trainer_pid: int, lifeline: int) -> None:
         """Looks at the trainer from now on.
 
-        When the trainer's end of the pipe `lifeline` closes, the kernel makes this process go on, should it be stopped.
+        When the trainer's end of the pipe `lifeline` closes, the kernel makes this process go on if it is stopped.
         """
         self._trainer_pid = trainer_pid
         with suppress(AttributeError, OSError):

@@ -1,8 +1,8 @@
 """Answers training's requests to the clock process about power limits, the energy counter, and whether a clock is set.
 
-Requests come over the socket between the two as lines of JSON, and each is answered by one line. When the trainer ends,
-the clock process sets the limit that was in force before the first request, since the site may have chosen it; a limit
-that an earlier job has left in force is not kept (`undo_note.py`).
+Requests come over the socket between the two processes as lines of JSON, and each is answered by one line. When the
+trainer ends, the clock process sets the limit that was in force before the first request, since the site may have
+chosen it; a limit that an earlier job has left in force is not kept (`undo_note.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pfo_fs.errors import DeviceError
 
 _MAX_REQUEST_BYTES = 4096
 SAYS = "!"
-"""A line that begins so, on the same socket, is no answer but a text for training's log."""
+"""A line on the same socket that begins with this is a text for training's log, not an answer."""
 
 
 class PowerLimits:

@@ -1,9 +1,9 @@
-"""Puts a setting of a GPU back, and does not believe that before it is sure: one mechanism for clocks and power limits.
+"""Puts a setting of a GPU back and verifies that; clocks and power limits are put back in the same way.
 
-A call that puts a setting back can fail, and can return without an effect. So it is made again with growing pauses
+A call that puts a setting back can fail, and can return without an effect. So the call is repeated with growing pauses
 until it has succeeded and the GPU shows nothing of the setting any more. Power limits can be read. NVML does not tell
 locked clocks: a clock above the lock, or an idle GPU below it, shows that the lock is gone, and a clock that stays
-exactly at it shows that it is not. Where the GPU shows neither, the return of the call is what counts.
+exactly at the lock shows that it still holds. If the GPU shows neither, a call that returns has succeeded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pfo_fs.device.gpu.interface import Gpu
 
 UNDO_FOR_S = 120.0
-"""After its trainer has ended, a clock process tries for two minutes to put all back; then a note tells the next."""
+"""After its trainer has ended, a clock process tries for this time to put all back; then a note tells the next one."""
 
 LEFT_TO = "the next pfo-fs job on this GPU and host goes on, or `pfo-fs reset-clocks`"
 _FIRST_S, _LONGEST_S = 0.05, 10.0
@@ -41,9 +41,9 @@ class Undo:
         shows: Returns whether the GPU still shows a value that was set; None if it does not tell. May raise.
 
     Attributes:
-        in_force: Called with the value that is in force after an attempt, or when one turns out to have had no effect.
+        in_force: Called with the value that is in force after an attempt, or when it turns out to have had no effect.
         value: The value that was set last; None while nothing is to be put back.
-        owed: Whether it must be put back, and the driver has not done so yet.
+        owed: Whether the setting must be put back, and the driver has not done so yet.
         problem: Why it is not put back yet; empty while nothing has failed.
         due_ns: When `go_on` has something to do.
     """
@@ -88,7 +88,7 @@ class Undo:
     def owe(self, value: float | None = None, before: float = 0.0) -> None:
         """Makes an attempt due now.
 
-        Where this object has not set what may be in force, that is `value` (0: not known), and `before` is put back.
+        If another process has set the value in force, that is `value` (0: not known), and `before` is put back.
         """
         if value is not None:
             self.value, self.before = value, before
@@ -127,7 +127,7 @@ class Undo:
         self._look(now_ns)
 
     def _is_taken(self) -> bool:
-        """Whether another process has set the GPU since, as its note says: the GPU is left to that one."""
+        """Whether a note says that another process has set the GPU since: then the GPU is left to that process."""
         left = self.note.leftover()
         return left is not None and left.in_use and not left.is_own
 
@@ -165,7 +165,7 @@ class GpuUndo:
     """What is to be put back on a GPU: the locked clock, in MHz, and the power limit, in W."""
 
     def __init__(self, gpu: Gpu) -> None:
-        uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it finishes nothing
+        uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it undoes nothing
         self._gpu = gpu
         self.clock = Undo(
             "the default clocks",
@@ -198,10 +198,10 @@ class GpuUndo:
         return min(undo.due_ns for undo in self._both)
 
     def take_over(self, *, clock_is_reset: bool = False) -> None:
-        """Puts back what a process that has ended has left, as its notes say: makes a first attempt.
+        """Makes a first attempt to put back what an ended process has left, as its notes say.
 
-        A note about a power limit that is not in force any more is removed: another process has set one since. Where
-        the driver says that the clock has just been reset, the GPU is looked at.
+        A note about a power limit that is not in force any more is removed: another process has set one since. If the
+        clock was just reset (`clock_is_reset`), only its effect on the GPU is looked at.
         """
         with suppress(Exception):
             left = self.limit.note.leftover()
@@ -216,7 +216,7 @@ class GpuUndo:
                 undo.go_on(time.monotonic_ns())
 
     def finish(self, for_s: float, meanwhile: Callable[[], None] = lambda: None) -> str:
-        """Goes on until everything is put back and verified, for so long at most; returns what is not, or ''."""
+        """Goes on until everything is put back and verified, or time is over; returns what is not put back, or ''."""
         until_ns = time.monotonic_ns() + round(for_s * 1e9)
         while True:
             for undo in self._both:
@@ -235,7 +235,7 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
 
     Args:
         for_s: The longest time; attempts that hang take longer.
-        locked_mhz: The clock at which it may be locked; 0 if it is not known.
+        locked_mhz: The clock at which the GPU may be locked; 0 if it is not known.
         power_limit_w: The power limit to set; None: what a note says, if that limit is still in force.
     """
     undo = GpuUndo(gpu)
@@ -250,7 +250,7 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
 def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None = None) -> str:
     """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
-    `power_limit_w` was in force before it; None: what its note says.
+    `power_limit_w`: the limit before that process has set one; None: as its note says.
     """
     backend = options.clock_backend
     try:

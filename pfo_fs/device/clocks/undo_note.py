@@ -27,10 +27,10 @@ MEMORY = "/dev/shm"  # noqa: S108  folders there are checked
 
 
 def _folders() -> list[str]:
-    """Returns the folders of notes that are there and that only this user can write, the one for new notes first.
+    """Returns the existing folders of notes that only this user can write; new notes go into the first.
 
-    It is `PFO_FS_RUN_DIR`, or in memory, which a reboot empties. There, any user can take a name before its owner does:
-    every folder whose name begins with this user's counts, if it belongs to this user alone.
+    The folder is `PFO_FS_RUN_DIR`, or lies in memory, which a reboot empties. In memory, another user may have taken
+    this user's name for a folder, so every folder whose name begins with that name counts, if it is this user's alone.
     """
     given = os.environ.get("PFO_FS_RUN_DIR")
     found = [given] if given else []
@@ -44,7 +44,7 @@ def _new_folder() -> str:
     """Makes a folder for notes.
 
     Raises:
-        OSError: It cannot be made, or, with `PFO_FS_RUN_DIR`, is there and is not this user's alone.
+        OSError: It cannot be made, or `PFO_FS_RUN_DIR` names a folder that is not this user's alone.
     """
     given = os.environ.get("PFO_FS_RUN_DIR")
     folder = given or os.path.join(MEMORY, _own_name())
@@ -73,8 +73,8 @@ class Leftover(NamedTuple):
 
     Attributes:
         before: The value before; 0 MHz is the driver's default.
-        value: The value that it has set, or was about to set; `earlier` is in force if it was killed just before.
-        in_use: Whether that clock process still runs on this host; it will then undo it itself.
+        value: The value that it has set, or was about to set; if it was killed just before, `earlier` is in force.
+        in_use: Whether that clock process still runs on this host; then it undoes the setting itself.
     """
 
     before: float
@@ -127,7 +127,7 @@ class UndoNote:
         return left.before if left is not None and is_ours else now_w
 
     def write(self, before: float, value: float, earlier: float | None = None) -> bool:
-        """Notes that `value` is about to be set, after `earlier`, where `before` was in force; returns if it could."""
+        """Notes that `value` follows `earlier`, and that `before` is to be put back; returns whether it is noted."""
         with suppress(OSError):
             if not self._uuid:
                 return False
@@ -143,7 +143,7 @@ class UndoNote:
         return False
 
     def remove(self) -> None:
-        """Removes the note, unless a process that still runs, other than this one, has written it."""
+        """Removes the note, unless another process that still runs has written it."""
         left = self.leftover()
         if left is None or left.is_own or not left.in_use:
             for path in self._paths():

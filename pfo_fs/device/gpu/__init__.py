@@ -1,1 +1,1 @@
-"""GPUs: their interface, NVIDIA's by NVML, which one training uses, and what to do when a driver refuses."""
+"""GPUs: their interface, NVIDIA GPUs by NVML, how to find training's GPU, and what to do when a driver refuses."""

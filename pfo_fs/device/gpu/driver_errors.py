@@ -55,7 +55,7 @@ def call(what: str, name: str, *args: object) -> Any:
     """Calls NVML.
 
     Raises:
-        NotOffered: GPU, driver or package do not have it.
+        NotOffered: GPU, driver or package do not have the function.
         DevicePermissionError: This user may not do so.
         GpuLost: The GPU does not answer any more.
         DeviceError: Anything else; trying again may help.
@@ -104,11 +104,11 @@ def passes(error: BaseException) -> bool:
 class Pauses:
     """Growing pauses between attempts; the kind of the error decides.
 
-    An error that may pass: `first_s`, then twice as long each time, up to `longest_s`. A missing permission and a lost
-    GPU: `longest_s` at once. What GPU, driver or package do not have: never again, unless `even_if_missing`.
+    After an error that may pass: `first_s`, then twice as long each time, up to `longest_s`. After a missing permission
+    or a lost GPU: `longest_s` at once. If a feature is missing: never, unless `even_if_missing`.
 
     Args:
-        even_if_missing: Whether every kind of error may pass.
+        even_if_missing: Whether every kind of error counts as one that may pass.
 
     Attributes:
         due_ns: The monotonic time of the next attempt; 0 at first.

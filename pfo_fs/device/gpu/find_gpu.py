@@ -1,8 +1,8 @@
 """Finds the GPU that a process uses, by its UUID and without CUDA.
 
-Which GPUs CUDA_VISIBLE_DEVICES leaves follows the rules of torch (`torch.cuda.device_count`), which are CUDA's: a list
-that begins with `GPU-` names GPUs by the start of their UUIDs; any other list names ordinals, of which the digits at
-the start count; a list ends at the first entry that names nothing, and a list with a repeated entry names nothing at
+CUDA_VISIBLE_DEVICES is understood as torch (`torch.cuda.device_count`) and CUDA understand it: a list that begins with
+`GPU-` names GPUs by the start of their UUIDs; any other list names GPUs by ordinals, and only the digits at the start
+of an entry count; a list ends at the first entry that names nothing, and a list with a repeated entry names nothing at
 all.
 """
 
@@ -34,7 +34,7 @@ def find_gpu_spec(device: int | None = None) -> str:
         device: CUDA device index of this process; torch's current device if None.
 
     Returns:
-        `nvml:<UUID>`, `amd:<PCI address>`, `simulated:<name>`, the same name each time within one process, or `none`.
+        `nvml:<UUID>`, `amd:<PCI address>`, `none`, or `simulated:<name>`, with the same name each time in one process.
 
     Raises:
         DeviceError: The device is a MIG slice (a part of a GPU that shares its clocks with other parts); or
@@ -85,7 +85,7 @@ def _spec_from_torch(torch: ModuleType, device: int | None) -> str:
 
 
 class _AllGpus(NamedTuple):
-    """The GPUs in NVML's order: UUIDs, the different names among them, and whether one is divided by MIG."""
+    """The GPUs in NVML's order: their UUIDs, their different names, and whether MIG divides one of them."""
 
     uuids: list[str]
     names: set[str]

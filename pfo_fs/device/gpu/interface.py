@@ -1,4 +1,4 @@
-"""The interfaces of a GPU and of a way to set it, and GPUs of which nothing is set.
+"""The interfaces of a GPU and of a way to set it, and GPUs on which nothing is set.
 
 The clock process imports this module, so it is small. Real and simulated GPUs have modules of their own; `spec.py`
 opens them.
@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
 POWER_CAP = "power-cap"
-"""The way in which a clock is a power limit (`clock_backends/power_cap.py`): imprecise, late, and changed rarely."""
+"""The way that sets power limits in place of clocks (`clock_backends/power_cap.py`): imprecisely, late, and rarely."""
 POWER_LIMIT = "power limit"
-"""What holds the clock of a GPU at its power limit back."""
+"""The name of the reason if the power limit holds a GPU's clock back."""
 CAP_ACTS_S = 0.5
 """A power limit acts within half a second; power may be above it until then. A limit below the one in force is set only
 when the last one has acted."""
@@ -62,7 +62,7 @@ class GpuSettings(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What differs."""
+        """The settings that differ, in words."""
         parts = []
         if self.locked_mhz:
             parts.append(f"clock {'locked at' if self.lock_is_sure else 'stays at'} {self.locked_mhz} MHz")
@@ -74,7 +74,7 @@ class GpuSettings(NamedTuple):
 class ClockSeen(NamedTuple):
     """The graphics clock that a GPU shows, 0 if it shows none; and what holds it below the one that was set, or ''.
 
-    `is_limited`: the board's own limits, which are in order, keep it from going higher.
+    `is_limited`: limits of the board itself, which are no fault, keep the clock from going higher.
     """
 
     mhz: int = 0
@@ -141,7 +141,7 @@ class MeasuresOnly:
 
 
 class Gpu(Settable, Protocol):
-    """One GPU; after `close`, any call but a second one raises."""
+    """One GPU. After `close`, each call raises, except a second `close`."""
 
     name: str
     uuid: str
@@ -188,7 +188,7 @@ class Gpu(Settable, Protocol):
         """
 
     def other_setters(self) -> list[str]:
-        """Returns what else decides this GPU's clock, as far as it shows: keys of `read_back.LOOKS_LIKE`."""
+        """Returns what else decides this GPU's clock, if the GPU shows it, as keys of `read_back.LOOKS_LIKE`."""
 
     def settings(self) -> GpuSettings:
         """Returns clock and power limit in force, without changing them.
@@ -239,10 +239,10 @@ class NoGpu(MeasuresOnly):
 
 
 class ReadThrough:
-    """A GPU that is read as another one; how it is set is what a subclass adds.
+    """Reads from another GPU object; a subclass adds how the GPU is set.
 
     Args:
-        gpu: The other one, which this object closes.
+        gpu: The other object, which this object closes.
     """
 
     def __init__(self, gpu: Gpu) -> None:

@@ -22,7 +22,7 @@ _FAILURES = 3
 
 
 class EnergyCounter:
-    """Joules that never go back.
+    """A count of joules that never goes back.
 
     When the counter begins at 0 again, jumps, or cannot be read for a while, what was consumed then is not known:
     `breaks` is counted up, and the sum goes on from where it was.
@@ -102,7 +102,7 @@ class EnergyCounter:
         self._power = (now_s, power_w)
 
 
-# NVML's bits of clocks event reasons; those that a locked clock sets itself are not here.
+# NVML's bits of clocks event reasons; those that a locked clock itself sets are not here.
 _THROTTLING = (
     (0x04, POWER_LIMIT),
     (0x08, "hardware slowdown"),
@@ -112,7 +112,7 @@ _THROTTLING = (
 )
 _IDLE = 0x01
 _LIMITED = 0x10 | 0x200 | 0x400
-"""Sync boost, the board's limit, and reliability."""
+"""The bits for sync boost, the board's limit, and reliability."""
 _CLOCKS_SET = 0x02
 _GRAPHICS_CLOCK = 0
 _CLOCK_STEP_MHZ = 15
@@ -123,14 +123,14 @@ _SAME_MHZ = 7
 class NvmlGpu:
     """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
 
-    What a GPU does not have is asked once, and leaves everything else as it is: without a list of clocks, energy and
-    power limits work; without a counter, power is integrated.
+    A feature that the GPU lacks is asked for once, and all else works: without a list of clocks, energy and power
+    limits; without an energy counter, energy is integrated from power.
 
     Args:
         uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
 
     Attributes:
-        why_no_clocks: Why the clocks that it offers are not known; empty if they are.
+        why_no_clocks: Why it is not known which clocks the GPU offers; empty if it is known.
 
     Raises:
         DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
@@ -209,9 +209,9 @@ class NvmlGpu:
     def shows_clock(self, mhz: int) -> bool | None:
         """Returns whether the GPU shows that it is still locked at `mhz`; None if it does not tell.
 
-        NVML has no reading of locked clocks. A clock above the lock, or that of an idle GPU below it, shows that it is
-        gone. A clock that is exactly there shows that it is not, unless idleness, power, heat, application clocks or
-        the GPU's highest clock may be the reason.
+        NVML has no reading of locked clocks. A clock above the lock, or an idle GPU's clock below it, shows that the
+        lock is gone. A clock exactly at the lock shows that it holds, unless idleness, power, heat, application clocks
+        or the GPU's highest clock may be the reason.
         """
         seen = self.clock_seen()
         if seen.mhz > mhz + _SAME_MHZ:
@@ -304,7 +304,7 @@ class NvmlGpu:
     def settings(self) -> GpuSettings:
         """Returns clock and power limit; what the driver does not tell counts as being at its default.
 
-        NVML does not tell locked clocks. On a GPU without processes they show: its clock does not fall to the idle one.
+        NVML does not tell locked clocks. A GPU without processes shows them: its clock does not fall to the idle clock.
 
         Raises:
             DeviceError: The driver tells neither clock nor power limit.

@@ -2,7 +2,7 @@
 
 A *spec* names a GPU across processes: `nvml:GPU-<uuid>`, `amd:<PCI address>`, `simulated:<name>`, or `none`. A GPU is
 never found by its number, since LOCAL_RANK and CUDA's ordinals differ from NVML's. The clock process imports this
-module, so it imports little before it knows which GPU that is.
+module, so it imports little before it knows which kind of GPU it opens.
 
 A further way to set clocks is a module in `clock_backends` with a `ClockBackend`, a name in `_PROGRAMS` and in `ways`
 of the GPUs that it sets, and two lines in `BackedGpu._open`.
@@ -34,11 +34,11 @@ NAMES = ("auto", "nvml", *_PROGRAMS, "amdsmi", "none", POWER_CAP)
 class BackedGpu(ReadThrough):
     """A GPU (`Gpu`) that is read as before, and whose clocks and power limit are set in the chosen way.
 
-    The first change chooses: each way whose discovery says that it cannot is left out, and so is each one that refuses
-    this change. Later changes use the same way. Opening and closing change nothing.
+    The first change chooses the way: a way is left out if its `why_not` gives a reason, or if it refuses this change.
+    Later changes use the same way. Opening and closing change nothing.
 
     Args:
-        gpu: Reads. With the way `nvml`, it also sets.
+        gpu: The GPU that is read. With the way `nvml`, it is also the one that sets.
         choice: One of `NAMES`.
     """
 
@@ -57,7 +57,7 @@ class BackedGpu(ReadThrough):
     def try_reset(self) -> str:
         """Chooses a way by resetting the clocks; returns why none works, way by way, or an empty string.
 
-        Without a list of clocks none can be chosen, so that the GPU's reason is returned then.
+        If the GPU lists no clocks, none can be set: then the GPU's reason is returned.
         """
         try:
             self._change(lambda backend: patiently(backend.reset_clocks), passes_on=DeviceError)
@@ -163,8 +163,8 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
     """Opens the GPU that `spec` names, read-only if `PFO_FS_DRY_RUN` is set.
 
     Args:
-        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, all are alike but `none`, which sets
-            no clocks, and `power-cap`.
+        clock_backend: The way to set clocks: one of `NAMES`. On simulated GPUs, `none` sets no clocks, `power-cap` sets
+            power limits, and all others are alike.
 
     Raises:
         DeviceError: `spec` does not name a GPU of this machine, the GPU cannot be opened, or there is no such way.
@@ -199,7 +199,7 @@ def open_gpu(spec: str, clock_backend: str = "auto") -> Gpu:
 
 
 def load_all_ways() -> None:
-    """Imports what `open_gpu`, and later a GPU that it has opened, would import only then."""
+    """Imports now what `open_gpu`, and the GPU that it opens, would import later."""
     ours = ("gpu.nvml", "gpu.amd", "simulated.gpu", *(f"clock_backends.{way}" for way in (*_PROGRAMS, "power_cap")))
     for name in ("pynvml", *(f"pfo_fs.device.{name}" for name in ours)):
         with suppress(Exception):  # what cannot be imported cannot be used either

@@ -1,1 +1,1 @@
-"""What measures: marks and energy readings in, durations and powers of steps and instructions out."""
+"""Measures: makes durations and powers of steps and instructions from marks and energy readings."""

@@ -1,7 +1,7 @@
 """Readings of a GPU's energy counter, which ticks every 20 to 100 ms, as a curve with a value at any time.
 
 A tick gives the energy since the tick before. Where ticks are farther apart than steps, the first tick of a window also
-counts what ran before it, perhaps at other clocks: only what lies between two ticks of the window is known.
+counts energy from before the window, perhaps at other clocks: only the energy between two ticks of it is known.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PERIODS = 9
 """The period of the ticks is the median gap between this many points."""
 _ENOUGH_TICKS = 5
 _FEWER_TICKS, _MANY_STEPS = 3, 20
-"""Three ticks are enough if they lie so far apart that 20 steps were collected: little depends on the moment of an
-iteration at which the counter ticks."""
+"""Three ticks are enough if they lie so far apart that 20 steps were collected: then it matters little at which moment
+of an iteration the counter ticks."""
 _LONGEST_S = 5.0
-"""More ticks are waited for, if there was one, while the steps last no longer than this together."""
+"""Once a tick has come, more ticks are waited for until the steps together last longer than this."""
 
 _Named = tuple[str, int, int]
 
@@ -44,7 +44,7 @@ class EnergyCurve:
     Holds at most 4,096 points: when it is full, every second point of the older half is dropped.
 
     Attributes:
-        over: Whether there is no reading now.
+        over: Whether the curve was broken off, and no reading has come since.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class EnergyCurve:
         self.over = False
 
     def add(self, t_ns: int, energy_j: float) -> None:
-        """Adds a reading (ns, J); one that is not later than the last one is ignored."""
+        """Adds a reading (ns, J); a reading that is not later than the last one is ignored."""
         if self._times_ns and t_ns <= self._read_ns:
             return
         if self.over:
@@ -177,9 +177,9 @@ class WindowTicks:
         return self.lasts_s > _LONGEST_S
 
     def mean_power_w(self) -> float | None:
-        """Returns the mean power between the first and the last tick; None where each step has ticks enough of its own.
+        """Returns the mean power in W between the first and the last tick; None if each step has enough own ticks.
 
-        That is where ticks are at most half a step apart.
+        It has enough if ticks are at most half a step apart.
         """
         if len(self._ticks) < 2:
             return None

@@ -20,8 +20,8 @@ _LEAST_S = 0.05
 _TICKS_BETWEEN_YIELDS = 64
 _MAX_UNKNOWNS = 128
 _SEEN_S, _LIKE_TICKS = 0.002, 4
-"""A tick is seen with an error of about 2 ms. A few ticks can fit better than that by chance, so that error counts like
-four more of them."""
+"""A tick is seen with an error of about 2 ms. A few ticks can fit better than that by chance, so this error counts as
+if four more ticks had shown it."""
 _MOST_ERROR_W = 1000.0
 """A power with a larger standard error says nothing: no GPU draws more."""
 
@@ -49,19 +49,19 @@ class PowerFit:
     """Collects ticks and fits powers to them.
 
     Args:
-        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
+        top_mhz: The highest clock of the GPU, in MHz, as which the default clock counts; 0: no clock is ever set.
     """
 
     def __init__(self, top_mhz: int) -> None:
         self._top_mhz = top_mhz
-        self._clocks: list[tuple[int, int]] = [(0, 0)]  # from when on it acts in ns, MHz
+        self._clocks: list[tuple[int, int]] = [(0, 0)]  # (ns from which on the clock acts, MHz)
         self._rows: list[tuple[dict[_Key, float], float]] = []  # seconds of each instruction, joules of all
 
     def clear(self) -> None:
         self._rows.clear()
 
     def clock_acts(self, t_ns: int, mhz: int) -> None:
-        """Notes from when on a clock acts; one that was to act later was replaced by it before."""
+        """Notes from when on a clock acts, which replaces clocks that were to act later."""
         while len(self._clocks) > 1 and self._clocks[-1][0] >= t_ns:
             self._clocks.pop()
         self._clocks.append((t_ns, mhz))
@@ -84,9 +84,9 @@ class PowerFit:
         return [(until - max(acts, begin_ns), mhz) for (acts, mhz), until in zip(clocks, ends_ns, strict=True)]
 
     def mean_clocks(self, instructions: Iterable[tuple[str, int, int]]) -> Iterator[int]:
-        """Yields the mean clock in MHz of each instruction: (name, begin, end in ns); 0: all of it ran at the default.
+        """Yields the mean clock in MHz of each instruction (name, begin, end in ns); 0 if all of it ran at the default.
 
-        The default clock counts as the highest one where an instruction ran at it for a part.
+        If a part of an instruction ran at the default clock, that part counts as run at the highest clock.
         """
         for _, begin_ns, end_ns in instructions:
             parts = self._parts(begin_ns, end_ns)
@@ -187,7 +187,7 @@ def _inverse(matrix: list[list[float]]) -> list[list[float]] | None:
         for n, row in enumerate(matrix)
     ]
     for n in range(size):
-        scale = rows[n][n]  # no pivot is needed: each is positive
+        scale = rows[n][n]  # positive in each row, so that rows need not be exchanged
         if scale < 1e-30:
             return None
         rows[n] = [value / scale for value in rows[n]]

@@ -32,7 +32,7 @@ _LOOK_EVERY_NS = 100_000_000
 _READING_SHARE = 20
 """Readings that take t are at least 20 t apart: setting clocks must not queue behind a slow energy counter."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 60.0
-"""After an error, nothing is measured for such a pause."""
+"""After an error, nothing is measured for a pause, which grows from the first of these to the second."""
 _NO_ENERGY_NS = 10_000_000_000
 """Without energy for ten seconds, results have times only."""
 
@@ -42,7 +42,7 @@ class Measuring:
 
     Args:
         apply: Sets the clock that is wanted now; called between two pieces of arithmetic.
-        switching: Returns how clocks are switched, for the report; with True, with the latency of each clock.
+        switching: Returns how clocks are switched, for the report; called with True, it adds the latency of each clock.
 
     Attributes:
         held: Whether the GPU must keep default clocks, whatever training requests.
@@ -74,7 +74,7 @@ class Measuring:
         self._said: set[type[Exception]] = set()  # kinds of errors that were printed
         self._breaks = gpu.energy_breaks
         self._why_no_energy = ""
-        self._no_energy_ns = time.monotonic_ns()  # of the last reading
+        self._no_energy_ns = time.monotonic_ns()  # the time of the last reading that succeeded
         self._reading_ns = 0
         self.next_look_ns = 0
         self.held = False
@@ -115,7 +115,7 @@ class Measuring:
         self.poll(time.monotonic_ns(), everything=True)
 
     def report(self, message: str = "", *, released: bool = False) -> None:
-        """Reports how it is after the trainer has ended.
+        """Reports the state of the GPU's clock and power limit after the trainer has ended.
 
         Args:
             released: Whether the clocks are reset, and stay so: then this is the last report.

@@ -3,7 +3,7 @@
 Energy counters of GPUs tick every 20 to 100 ms, and reading one takes time, so instructions are shorter than the time
 between two readings. The energy of an instruction is interpolated linearly between readings: within a tick, energy is
 divided in proportion to time. This mixes the powers of instructions that share a tick; `instruction_power.py`
-separates them by a fit over many ticks, and gives the standard error of each.
+separates the powers by a fit over many ticks, and gives the standard error of each power.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pfo_fs.device.metering.instruction_power import Power, PowerFit
 from pfo_fs.ipc.messages import MeasurementReport, SwitchingReport
 
 _INSTRUCTIONS_BETWEEN_YIELDS, _MARKS_BETWEEN_YIELDS = 16, 32
-"""Some 50 us of work."""
+"""After this many, which take some 50 us, the caller may do more urgent work."""
 _MAX_INSTRUCTIONS_OF_A_STEP = 65_535
 _MAX_PACE = 64
 _MOST_TIMES = 8
@@ -29,8 +29,8 @@ class EndedStep(NamedTuple):
     """A step whose marks are complete, and whose energy may not be known yet.
 
     Attributes:
-        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has not marked any yet.
-        until: The step before which the result under this number ends; 0: after as many steps as are asked for.
+        number: The number of the schedule in force; `shared_page.NO_NUMBER` if training has marked no number yet.
+        until: The step before which the result under this number ends; 0: it ends after the number of steps asked for.
         usable: Whether the step ran as scheduled and its instructions were marked.
         instructions: (place in the name table, begin, end), ordered by end.
     """
@@ -49,11 +49,11 @@ class Step(NamedTuple):
     """One complete step.
 
     Attributes:
-        energy_j: Energy over that time; 0 if it is not known.
+        energy_j: Energy of the step in J, over `time_s`; 0 if it is not known.
         span_s: Time from the step's begin to the end of its last instruction, without later work of the optimizer.
         times: Duration of each instruction in seconds, by name, in the order of their begins.
-        energies: The same in joules.
-        clocks: The mean clock of each in MHz, as far as it is known when clocks act; 0 for the driver's default.
+        energies: Energy of each instruction in joules, in the same form.
+        clocks: The mean clock of each instruction in MHz, by the likely times at which clocks act; 0: the default.
     """
 
     step: int
@@ -152,7 +152,7 @@ class MarkedSteps:
         self._instructions = []
 
     def _end_instruction(self, place: int, t_ns: int) -> None:
-        """Pairs an instruction's end with the last open begin of the same name; an end without one is ignored."""
+        """Pairs an instruction's end with the last open begin of the same name; an end without a begin is ignored."""
         for position in range(len(self._open) - 1, -1, -1):
             if self._open[position][0] == place:
                 _, begin_ns = self._open.pop(position)
@@ -186,11 +186,11 @@ class StepMeter:
 
     Args:
         name: Returns the name of an instruction from its place in the page's name table.
-        least_s: More steps make a result until they have lasted for this time, in s.
-        top_mhz: The highest clock of the GPU, at which the default clock acts; 0: no clock is ever set.
+        least_s: Steps are added to a result until together they have lasted this long, in s.
+        top_mhz: The highest clock of the GPU, in MHz, as which the default clock counts; 0: no clock is ever set.
 
     Attributes:
-        done_number: The schedule number whose result was the last to be complete.
+        done_number: The schedule number of the last complete result.
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
         held: Whether clocks are held at their default: then no step counts as measured under its schedule.
     """
@@ -268,7 +268,7 @@ class StepMeter:
         if collected:
             self._collected.append(step)
             yield from self._ticks.add(ended, named, curve)
-        # Only a step that follows a collected one at once needs what lies before its begin.
+        # What lies before a step's begin is needed only if the step comes directly after a collected one.
         needed_ns = min(self._ticks.since_ns, ended.end_ns) if collected else ended.end_ns
         self._powers.forget_before(needed_ns)
         self.curve.forget_before(needed_ns)
@@ -288,9 +288,9 @@ class StepMeter:
         return steps >= wanted and ticks.lasts_s >= self._least_s and ticks.enough(self.curve)
 
     def _steps(self, *, in_turns: bool) -> list[Step]:
-        """The collected steps, with energies that hold nothing from before the window.
+        """Returns the collected steps; their energies contain nothing from before the window.
 
-        Those of turns differ from each other; their blocks are long enough.
+        Steps in turns stay as they are: they differ from each other, and blocks of them are long enough.
         """
         power_w = self._ticks.mean_power_w()
         if power_w is None or in_turns:
@@ -303,7 +303,7 @@ class StepMeter:
 
 
 def _with_energy(step: Step, energy_j: float) -> Step:
-    """A step with another energy; those of its instructions are in the same proportion as before."""
+    """Returns the step with another energy, divided among its instructions in the same proportion as before."""
     factor = energy_j / step.energy_j if step.energy_j > 0 else 0.0
     energies = {name: [factor * each for each in values] for name, values in step.energies.items()}
     return step._replace(energy_j=energy_j, energies=energies)

@@ -20,9 +20,9 @@ from typing import Any
 from pfo_fs.errors import DeviceError, PfoError
 
 _WARM_UP_S = 1.0
-"""The clock, and the counter's first tick, come within this time."""
+"""After this time, the clock acts and the counter has ticked."""
 _FINISH_WITHIN_S = 120.0
-"""To import torch, start NCCL and reset clocks takes a minute at most on a cold node."""
+"""Limit for all but the measuring: importing torch, starting NCCL and resetting clocks take a minute on a cold node."""
 _MARK = "pfo-fs-p2p "
 
 
@@ -34,7 +34,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any
         clocks_mhz: Clocks of the waiting GPU, in MHz; none: the driver's default.
 
     Returns:
-        `gpu` and `rows`, each with `clock_mhz` (0 for the default), `power_w` and `seconds`.
+        `gpu`, and `rows`: each row has `clock_mhz` (0 for the default), `power_w` and `seconds`.
 
     Raises:
         DeviceError: Fewer than two GPUs are visible, the energy cannot be read, or a clock cannot be set.

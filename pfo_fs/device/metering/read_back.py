@@ -1,9 +1,9 @@
-"""Reads back the clock that a GPU shows, and notices that others decide it.
+"""Reads back the clock that a GPU shows, and notices if something else decides it.
 
-A call that sets a clock can return success without an effect: workload power profiles, DCGM, EAR, another job and the
-driver's own arbitration have a say, too. A clock above all that were set lately shows that, and so does one below them
-on a busy GPU, unless power or heat holds it back: that is a limit which measured times and powers contain, so clocks
-are still set, and the status tells it.
+A call that sets a clock can return success without an effect, because workload power profiles, DCGM, EAR, another job
+or the driver's own arbitration decide, too. A clock above all that were set lately is a sign of that. So is a clock
+below all of them on a busy GPU, unless power or heat holds it back. Measured times and powers contain the effect of
+such a limit, so clocks are still set, and the status names it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_CONTRADICTIONS = 5
 _ROUNDS = 3
 """When that has happened three times, with no reading in between that agrees, no clock is set any more."""
 _SETTLED_NS = 500_000_000
-"""Clocks of the last half second count as set: published latencies are no longer."""
+"""A reading may show any clock of the last half second: published latencies are no longer than that."""
 _STEPS_APART, _LEAST_APART_NS, _MOST_APART_NS, _SOON_NS = 4, 250_000_000, 2_000_000_000, 100_000_000
-"""A reading every four steps, at least every 2 s; after one that contradicts, soon again."""
+"""The clock is read every four steps, but 0.25 to 2 s after the last time; after a contradiction, in 0.1 s."""
 _ABOVE_MHZ, _BELOW_SHARE = 30, 0.9
-"""A clock that is at most this much above, or this share below, contradicts nothing: boost depends on heat."""
+"""From this share of the lowest set clock to this much above the highest, a clock is as set: boost depends on heat."""
 _REACHED_SHARE = 0.75
-"""Boards offer clocks that they never reach: a GPU is expected to reach 75 % of the highest, and what it has shown."""
+"""Boards offer clocks that they never reach: a GPU need only reach 75 % of the highest, and each that it has shown."""
 
 LOOKS_LIKE = {
     "profile": "a workload power profile",
@@ -40,7 +40,7 @@ _PROGRAMS = {"nv-hostengine": "dcgm", "eard": "ear"}
 
 
 def other_setters(gpu: Gpu, proc: Path = Path("/proc")) -> list[str]:
-    """Returns what may decide a GPU's clock beside this process, as keys of `LOOKS_LIKE`: from GPU and processes."""
+    """Returns what else may decide a GPU's clock, as keys of `LOOKS_LIKE`: what the GPU shows, and running programs."""
     found = set(gpu.other_setters())
     for name in filter(str.isdecimal, os.listdir(proc)):
         with suppress(OSError):
@@ -53,7 +53,7 @@ class ReadBack:
 
     Attributes:
         held_back: What holds the clock below the one that was set, at the last reading.
-        overruled: What overrules the clock that is set, from when it was noticed until a reading agrees; '' before.
+        overruled: A text on what overrules the set clock; '' if that was not noticed, or a reading has agreed since.
     """
 
     def __init__(self, gpu: Gpu, top_mhz: int) -> None:

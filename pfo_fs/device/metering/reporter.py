@@ -16,11 +16,11 @@ from pfo_fs.device.metering.meter import Measured
 from pfo_fs.ipc import messages, transport
 
 _RETRY_S = 1.0
-"""While no helper listens, one is looked for this often."""
+"""While no helper listens, a connection is tried this often."""
 _PROGRESS_EVERY_S = 1.0
-"""People read progress, and helpers write it, no more often."""
+"""Progress is sent at most this often: people do not read it more often, and helpers do not write it more often."""
 _SIGN_OF_LIFE_S = 60.0
-"""A job that is silent for longer than `--max-job-idle-time` is ended."""
+"""Progress without steps is sent again after this time: a job silent for `--max-job-idle-time` is ended."""
 _MAX_WAITING = 64
 
 
@@ -48,7 +48,7 @@ class Reporter:
         self._again_after_s = math.inf
 
     def start(self, address: str, rank: int, token: str) -> None:
-        """Begins to report, where training knows its helper only later; the arguments are those of the class.
+        """Begins to report in a job in which training gets a helper only later; the arguments are those of the class.
 
         Such a job counts no steps here: what has not changed is reported again from time to time, as a sign of life.
         """

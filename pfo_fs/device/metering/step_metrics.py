@@ -1,4 +1,4 @@
-"""Readings of energy and clock in the shared page: the clock process leaves them, training averages them over steps."""
+"""Readings of energy and clock in the shared page: the clock process writes them, training averages them over steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfo_fs.device.shared_page import UNDO_FAILURES, Reading, newest_reading, wr
 
 _OLD_NS = 5_000_000_000
 _AT_TOP = 0.995
-"""An average clock of this share of the highest one counts as the highest."""
+"""An average clock of at least this share of the highest one counts as the highest."""
 _INT64 = (1 << 63) - 1
 _BREAK_UJ = 10**15
 """A break sets the counter back by this: more than a GPU consumes in weeks."""
@@ -55,11 +55,11 @@ class Readings:
 
 
 class StepMetrics:
-    """Training's side: counts steps, and averages energy, power and clock over those since the last `since_last`.
+    """Training's side: counts steps, and averages energy, power and clock over the steps since the last `since_last`.
 
-    The clock process reads the energy counter ten times a second, so the average of short intervals is rough; where no
-    reading has come since the last call, power and clock are those of the call before. They are not known where the
-    counter could not be read.
+    The clock process reads the energy counter ten times a second, so averages over short intervals are rough. If no
+    reading has come since the last call, power and clock are those of the call before. If the counter could not be
+    read, they are not known.
 
     Args:
         pages: The page of each GPU of this process; its words are only read.

@@ -1,7 +1,7 @@
 """A simulated GPU for the demo, the tests and users without hardware: time and power follow the clock (`physics.py`).
 
 The GPU's state is a small file that two processes map. The clock process writes the clock; the process that computes
-writes its power from now on. The energy at any time follows exactly from both, so the counter needs no updates.
+writes the power from now on. The energy at any time follows exactly from both, so the counter needs no updates.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def simulation_dir() -> str:
 
 
 class _State:
-    """The mapped state of the simulated GPU `name`; the first process that opens it makes it."""
+    """The mapped state of the simulated GPU `name`; the first process that opens it makes the file."""
 
     def __init__(self, name: str) -> None:
         if not _GPU_NAME.fullmatch(name):
@@ -77,7 +77,7 @@ class _State:
             if self.words[_MAGIC] == 0:
                 self.words[_MARK_NS] = self.words[_UNTIL_NS] = time.monotonic_ns()
                 self.numbers[_POWER_W] = self._idle_w
-                self.words[_MAGIC] = _MAGIC_WORD  # last: a process that is killed before leaves it to the next one
+                self.words[_MAGIC] = _MAGIC_WORD  # last: if this process is killed before, the next one does it all
         except ValueError:
             raise DeviceError(f"{self.path} is not the state of a simulated GPU") from None
         finally:
@@ -122,8 +122,8 @@ class SimulatedGpu:
     """A simulated GPU as the process that sets its clock sees it (`Gpu`).
 
     Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
-    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes it fail: `permission`; `lock:N`, from the N-th time on
-    that a clock is locked; `limit:N`, the N-th time that a power limit is set.
+    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes calls fail: `permission`, all that set; `lock:N`, those that lock
+    a clock, from the N-th on; `limit:N`, the N-th that sets a power limit.
 
     Args:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
@@ -296,7 +296,7 @@ class SimulatedKernels:
 
         Args:
             started_ns: `time.monotonic_ns()` when the instruction began, if that was earlier; None for now.
-            work: It takes this number of times as long as usual.
+            work: How many times its usual duration the instruction takes.
         """
         self.start(instruction, stage, started_ns, work)
         self.finish()

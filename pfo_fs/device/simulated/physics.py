@@ -1,4 +1,4 @@
-"""Models of how time and power of an instruction follow a GPU's clock, and of changes of it, for simulated GPUs.
+"""Models of how time and power of an instruction follow a GPU's clock, and of clock changes, for simulated GPUs.
 
 With x = clock / highest clock:
 
@@ -18,15 +18,15 @@ MHz to the highest clock); below 855 MHz the models extrapolate. Largest error o
 The A100's profile has 475 W at 1,410 MHz, more than the board's rated 400 W. The model keeps the artifact's value, with
 power limits of up to 500 W, as some of these boards have. The A40 reaches its limit of 300 W at about 1,440 MHz.
 
-Of other kinds no training was published. They show how the rest behaves there, with durations of their instructions
-that are ours:
+For other kinds of GPU no training was published. They show how the rest of the package behaves there; the durations of
+their instructions are our own choice:
 
     B300       bf16 products of matrices at five power caps, 926 to 2,032 MHz (github.com/sinkers/gpu-power-lab,
                249b1c9): time within 2.4 %, power within 1.4 %; waiting is its idle power
     RTX        the program breeze on an RTX PRO 6000 at eight clocks, 1,005 to 2,430 MHz
-               (github.com/giordano/gpu-power-frequency-benchmarks, 2fe08d2): 3.2 %, 1.3 %; a sixth of the power waiting
-    H100       the A100's times, and a power that reaches the limit of 700 W at 1,650 MHz; under load, one ran at 1,391
-               to 1,650 MHz, whatever higher clock was set
+               (github.com/giordano/gpu-power-frequency-benchmarks, 2fe08d2): 3.2 %, 1.3 %; waiting: a sixth of it
+    H100       the A100's times, and a power that reaches the limit of 700 W at 1,650 MHz; under load, an H100 ran at
+               1,391 to 1,650 MHz, whatever higher clock was set
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class GpuModel(NamedTuple):
     """A kind of GPU running GPT-3 175B.
 
     Attributes:
-        clocks_mhz: Highest first.
-        power_limits_w: The lowest and the highest; the highest is the default.
+        clocks_mhz: The clocks on offer, in MHz, highest first.
+        power_limits_w: The lowest and the highest power limit, in W; the highest is the default.
         blocking_power_w: Its power while it waits for other stages (the Perseus paper, section 6.1).
         last_stage: As `instructions`, for the last stage, which holds the language-model head and takes longer.
-        caps_mhz: Between these, the highest clock that its power limit leaves wanders in some ten iterations; or ().
+        caps_mhz: The clock that the power limit leaves wanders between these two values in some ten iterations; or ().
     """
 
     name: str
@@ -144,7 +144,7 @@ def _alike(name: str, lowest_mhz: int, limits_w: tuple[float, float], waiting_w:
 
 
 TRAINING: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
-"""Kinds whose curves are those of training."""
+"""Kinds whose curves were measured in training."""
 MODELS: Mapping[str, GpuModel] = {
     **TRAINING,
     "B300": _alike("B300", 345, (200.0, 1100.0), 183.5, _B300, 2.0),
@@ -163,14 +163,14 @@ def gpu_model(name: str) -> GpuModel:
 
 # ---- what a node does to changes of the clock
 #
-# The presets are chosen from what has been published, and are on the unkind side of it:
+# The presets are chosen from what has been published, and are on its unfavourable side:
 #
 # - A call of `nvmlDeviceSetGpuLockedClocks` takes 3.2 ms for the lowest clock to 5.3 for the highest, and 8 to 12 in a
 #   second mode (18,950 calls on a V100, github.com/thynics/gpu_ctl_probe; of 8 A800: 4.1 to 5.2 in the median). Calls
 #   of all GPUs of a node wait for each other: 8 at once took 46 ms (A800).
 # - Then up to 1.6 ms (V100; A800: 1 ms) pass until the clock is read back. When it acts depends on the clock that is
 #   requested more than on the one before (arXiv:2502.20075: GH200, A100, Quadro; 1 to 500 ms over all pairs). For
-#   Hopper 10 to 100 ms are told.
+#   Hopper 10 to 100 ms are reported.
 # - A request that comes before the last one has acted replaces it.
 
 _SLOW_S = 0.008, 0.012
@@ -188,7 +188,7 @@ class NodePhysics(NamedTuple):
         most_call_s: The same for the highest clock, and for the default one.
         serial: Whether calls of all GPUs of the node wait for each other.
         least_latency_s: The shortest time from the return of a call until the clock acts, in s.
-        most_latency_s: The longest, in s.
+        most_latency_s: The longest time from the return of a call until the clock acts, in s.
         slow_share: The share of the calls that are in the second mode.
     """
 
@@ -203,7 +203,7 @@ class NodePhysics(NamedTuple):
     def latency_s(self, mhz: int) -> float:
         """Returns the time from the return of a call until the clock (0: the default one) acts, in s.
 
-        It depends on the target alone, without an order, as in the published measurements.
+        It depends only on the clock that is set, in no order, as in the published measurements.
         """
         place = (mhz // 15 * 7) % 11 / 10
         return self.least_latency_s + (self.most_latency_s - self.least_latency_s) * place**3

@@ -40,8 +40,8 @@ class SimulatedStream:
         stream.synchronize()
 
     Args:
-        run: Runs an instruction (its name, its stage, `time.monotonic_ns()` of its launch, by how many times its work
-            is the usual one) and returns when it is done. Only the stream may call it from now on.
+        run: Runs an instruction (its name, its stage, `time.monotonic_ns()` of its launch, its work as a multiple of
+            the usual) and returns when the instruction is done. From now on, only the stream may call `run`.
     """
 
     def __init__(self, run: Callable[[str, int, int, float], None]) -> None:
@@ -51,7 +51,7 @@ class SimulatedStream:
         self._thread = threading.Thread(target=self._serve, name="simulated GPU", daemon=True)
 
     def launch(self, instruction: str, stage: int = 0, work: float = 1.0) -> None:
-        """Puts an instruction that takes `work` times its time into the queue; after `close`, does nothing."""
+        """Puts an instruction that takes `work` times its usual time into the queue; after `close`, does nothing."""
         launched_ns = time.monotonic_ns()
         if not self._closed:
             self._waiting.put(lambda: self._run(instruction, stage, launched_ns, work))
@@ -59,7 +59,7 @@ class SimulatedStream:
                 self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Calls a function when the device gets there; it must be short. At once if the device is idle."""
+        """Calls a short function when the device has done all work before; at once if the device is idle."""
         if self._waiting.unfinished_tasks:
             self._waiting.put(function)
         else:
@@ -69,7 +69,7 @@ class SimulatedStream:
         self._waiting.join()
 
     def close(self) -> None:
-        """Drops what is not done yet."""
+        """Drops the work that has not begun."""
         self._closed = True
         with suppress(Empty):
             while True:
