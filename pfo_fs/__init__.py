@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pfo_fs.training.optimizer import PFOFileOptimizer as PFOFileOptimizer
 
 if "PFO_FS_STARTED_PROCESS" in os.environ and sys.argv[:1] != ["-c"]:
-    # A process beside training was to be started, but the executable runs the program itself: training once more.
+    # This should be a process beside training, but the executable runs the training program a second time.
     raise SystemExit(f"pfo-fs: {sys.executable} is not a Python interpreter; it started the program a second time")
 
 __version__ = "0.1.0"

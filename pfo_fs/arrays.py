@@ -1,4 +1,4 @@
-"""numpy, loaded when it is first used: commands that print a text and the clock process start without it."""
+"""numpy, loaded when it is first used: the clock process, and commands that only print a text, start without it."""
 
 from __future__ import annotations
 

@@ -21,21 +21,21 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 CALL_S = 0.005
-"""Duration of a call that sets a clock, before one was made: published medians are 4.1 and 5.2 ms."""
+"""Duration in s of a call that sets a clock, assumed before the first call: published medians are 4.1 and 5.2 ms."""
 _MS = 1_000_000
 GRID_NS: Sequence[int] = (
     *range(0, 20 * _MS, _MS // 2),
     *range(20 * _MS, 60 * _MS, _MS),
     *range(60 * _MS, 201 * _MS, 4 * _MS),
 )
-"""The latencies that are told apart. Every clock is taken to act by the last one at the latest."""
+"""The latencies that are told apart, in ns. Every clock is taken to act after the longest of them at the latest."""
 _ENDS_NS = [0.0, *((below + above) / 2 for below, above in pairwise(GRID_NS)), float(GRID_NS[-1])]
 """The ends of the ranges for which the latencies of the grid stand."""
 _QUANTILES = (0.16, 0.5, 0.84)
 _FREEDOM = 5.0
 """Degrees of freedom of Student's distribution of durations: some are off for another reason than the clock."""
 LEAST_DIFFERENCE = 0.01
-"""Relative: where durations at two clocks differ by less, they show no latency, because they are known no better."""
+"""Durations at two clocks that differ by a smaller share show no latency, because they are not known better."""
 
 Row = list[float]
 """A number for each latency of the grid."""
@@ -58,7 +58,7 @@ def took(first: float, changes: Iterable[tuple[float, float]]) -> float:
     """Returns how long an instruction takes while clocks change; all times have the same unit.
 
     Args:
-        first: What it takes at the clock at which it begins.
+        first: How long the instruction takes at the clock at which it begins.
         changes: For each change in order, how long after the begin it acts (negative: before), and what the instruction
             takes at the clock after it.
     """
@@ -74,12 +74,12 @@ def took(first: float, changes: Iterable[tuple[float, float]]) -> float:
 
 
 def costs(expected: Callable[[int], tuple[float, float]], seen_ns: float) -> Row:
-    """Returns how unlikely each latency makes what an instruction took: the negative logarithms of the likelihoods.
+    """Returns how unlikely each latency makes the time of an instruction: negative logarithms of the likelihoods.
 
     Args:
-        expected: Returns what the instruction takes if the clock acts after a latency in ns, and the variance of the
-            difference, in ns2.
-        seen_ns: What it took.
+        expected: Returns the time that the instruction takes if the clock acts after a latency, in ns, and the variance
+            of the difference, in ns2.
+        seen_ns: The time that it took.
     """
     found = []
     for latency_ns in GRID_NS:
@@ -96,7 +96,7 @@ def prior(usual_ns: float) -> Row:
 
 
 def probabilities(before: Sequence[float], logs: Sequence[float]) -> Row:
-    """Returns the probability of each latency, from the one `before` and the likelihoods' logarithms, `logs`."""
+    """Returns the probability of each latency, from that `before` and the logarithm of its likelihood, in `logs`."""
     highest = max(logs)
     products = [one * math.exp(log - highest) for one, log in zip(before, logs, strict=True)]
     total = sum(products) or 1e-300

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 _MAX_MESSAGE_CHARS = 20_000
-"""Messages quote files of other users: a longer one would fill the log."""
+"""The longest message: messages quote files of other users, which could fill the log."""
 
 
 def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) -> str:
@@ -47,7 +47,7 @@ _IN_PLAIN_WORDS = (
     ("greater than or equal to", "at least"),
     ("less than or equal to", "at most"),
 )
-"""Parts of pydantic's messages, and how pfo-fs says it."""
+"""Parts of pydantic's messages, and the words of pfo-fs for them."""
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
@@ -76,7 +76,7 @@ class ConfigError(PfoError, ValueError):
 
 
 class InvalidArgument(ConfigError):
-    """An argument of a power-limit optimizer is not valid; raised before training begins, as Zeus's ValueError."""
+    """An argument of a power-limit optimizer is not valid; raised before training begins, like Zeus's ValueError."""
 
 
 class PlanError(PfoError, ValueError):
@@ -127,7 +127,7 @@ class GpuLost(DeviceError):
 
 
 class InstructionMismatch(PfoError, RuntimeError):
-    """The instructions that training runs are not those of the schedule in force."""
+    """Training runs other instructions than those of the schedule in force."""
 
 
 class CoordinationError(PfoError, RuntimeError):

@@ -1,7 +1,7 @@
 """Keeps errors of pfo-fs out of training: an error of any kind is one warning, and training goes on without pfo-fs.
 
 All that training calls (constructors, `attach`, callbacks, functions that adapters put into a framework) runs in a
-`Guard`. A process that cannot use pfo-fs must train as one that does not use it.
+`Guard`. A process that cannot use pfo-fs must train like a process that does not use it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Guard:
     Args:
         go_without: Called once, with the error, before training goes on: from then on, no call of training does
             anything, and clocks and power limits are not changed.
-        strict: Errors are raised, in place of all that.
-        what: What goes without, for the warning.
+        strict: Errors are raised instead.
+        what: What is off after an error, for the warning.
 
     Attributes:
         strict: The argument; it may change while ranks agree on it.
@@ -114,19 +114,19 @@ def guarded(method: Method) -> Method:
 
 
 _OF_SCHEDULER = ("slowdown", "deadline", "power")
-"""Targets, which users give to the optimizer, although they are arguments of the scheduler."""
+"""Targets, which some users give to the optimizer by mistake: they are arguments of the scheduler."""
 
 
 def takes_any_call(
     arrange: Callable[[Arguments, dict[str, Any]], Arguments] = lambda arguments, _: arguments,
 ) -> Callable[[Method], Method]:
-    """Makes a constructor note in `wrong_call` that it got arguments that it does not have.
+    """Makes a constructor take any call; if it does not have an argument, `wrong_call` holds the error.
 
     A TypeError would end training on this rank before the other ranks hear of it. So the constructor runs, with the
     arguments that it has, and raises `wrong_call` where it raises its other errors.
 
     Args:
-        arrange: Returns the positional arguments in the constructor's order; it may change those with names.
+        arrange: Returns the positional arguments in the constructor's order; it may change the named arguments.
     """
 
     def decorate(constructor: Method) -> Method:
@@ -152,7 +152,7 @@ def takes_any_call(
 
 
 class InTraining(ABC):
-    """What training holds until `close`: a context manager, of which a copy does nothing, also in another process.
+    """An object that training holds until `close`: a context manager. A copy does nothing, also in another process.
 
     Attributes:
         wrong_call: What was wrong with the call of the constructor (`takes_any_call`); None if nothing was.
@@ -162,11 +162,11 @@ class InTraining(ABC):
 
     @abstractmethod
     def _start_as_nothing(self) -> None:
-        """Sets all attributes, such that no method does anything."""
+        """Sets all attributes so that no method does anything."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it."""
+        """Ends the use of this object."""
 
     @classmethod
     def nothing(cls) -> Self:
@@ -187,15 +187,15 @@ class InTraining(ABC):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """Ends it with the block or the process that holds it, maybe by an error."""
+        """Ends the use at the end of the block or of the process, maybe by an error."""
         self.close()
 
 
 class ZeusCallbacks(InTraining):
-    """An optimizer that has all methods of Zeus's `Callback`; those that it does not need do nothing."""
+    """An optimizer that has all methods of Zeus's `Callback`; methods that it does not need do nothing."""
 
     def _nothing(self, *_: Any, **__: Any) -> None:
-        """What an optimizer does at the moments of training that it does not need."""
+        """Does nothing: for moments of training that the optimizer does not need."""
 
     on_train_begin = on_train_end = on_epoch_begin = on_epoch_end = _nothing
     on_step_end = on_evaluate = on_instruction_begin = on_instruction_end = _nothing

@@ -1,7 +1,7 @@
-"""What is known of clocks from loads: from the process that decides, by training and helper, to reports.
+"""What is known of clocks from loads. The process that decides sends it, through training and helper, to reports.
 
-The sender makes these objects without validation (`model_construct`), so that no value can end training; who receives
-them validates.
+The sender makes these objects without validation (`model_construct`), so that no value can end training; the receiver
+validates them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pfo_fs.models import Count, Megahertz, Seconds, StepNumber, Text
 
 LEAST_BALANCED = 0.02
-"""Balanced batches are worth a word where steps would be shorter by this share."""
+"""Balanced batches are mentioned if they would make steps shorter by this share."""
 _MOST_LANES = 64
-"""More than twice as many as are written."""
+"""The most lanes that are read: more than twice as many as are written."""
 
 
 class LastLoadStep(BaseModel):
-    """The last step: some of the `lanes` (data-parallel ranks) by falling work, evenly chosen if there are more.
+    """The last step: its lanes (data-parallel ranks) by falling work; of many lanes, some, evenly chosen.
 
     Attributes:
         lanes: Number of all lanes.
-        work_s: The time of its own work.
-        full_s: The same at the highest clock.
+        work_s: The time of each lane's own work.
+        full_s: That time at the highest clock.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -47,18 +47,18 @@ class LoadsKnown(BaseModel):
     """What is known of clocks from loads; times, energies and shares are relative. None: not known yet.
 
     Attributes:
-        text: The same in words.
+        text: What is known, in words.
         problem: Why clocks stay at their default in some or all steps, if something should be changed in training.
         steps: Number of steps that were learned from.
         explained: The share of the variance of the ranks' times that loads explain.
-        margin: By how much before the last rank the others end.
+        margin: By how much earlier than the last rank the others end.
         saved, saved_error: Energy saved, measured against control steps, and its standard error.
-        late, late_error: The same of the time that clocks cost.
+        late, late_error: Time that clocks cost, measured against control steps, and its standard error.
         controls: Number of control steps.
         balanced: By how much shorter steps would be with batches of equal work.
         time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
         last: The last step of which all ranks have told the end.
-        learned: What makes durations of loads, for the next start of the job; see `LoadDurations.learned`.
+        learned: How durations follow from loads, for the next start of the job; see `LoadDurations.learned`.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)

@@ -28,7 +28,7 @@ MAX_WORLD_SIZE = 1_000_000
 MAX_INSTRUCTIONS = 65_535
 """Longest instruction list of one rank in one iteration (64 stages x 1,000 micro-batches need 2,000)."""
 MAX_JOB_INSTRUCTIONS = 400_000
-"""The same of all ranks of a job that differ: in a plan file, in orders, in schedules (64 x 2,000 are 128,000)."""
+"""Most instructions in all different lists of a job: in a plan file, in orders, in schedules (64 x 2,000 = 128,000)."""
 
 # Every number and text that is read from a file or a message has one of these types, so that no value of a record can
 # overflow a machine word, a waiting time or a sum, or reach a terminal with control characters.
@@ -56,7 +56,7 @@ Ratio = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 MAX_ITERATIONS = 100_000
 """Most iterations in one result."""
 Many = Annotated[list[T], FailFast()]
-"""A list that is refused at its first wrong value: to report a million of them takes 1 GB and some seconds."""
+"""A list that is refused at its first wrong value: to report a million wrong values takes 1 GB and some seconds."""
 
 
 def _cleaned(max_chars: int) -> BeforeValidator:
@@ -78,11 +78,11 @@ Pair = TypeVar("Pair", bound="tuple[str, int | None]")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _MAX_METADATA_CHARS = 80
-"""It is a part of the job's name, and of paths."""
+"""Longest text about a job in its name, which is a part of paths."""
 
 
 def sharing_equal(pairs: list[Pair]) -> list[Pair]:
-    """Returns the pairs, with equal ones as one object: instructions repeat, and this takes a tenth of the memory."""
+    """Returns the pairs, with equal pairs as one object: instructions repeat, and this takes a tenth of the memory."""
     known: dict[Pair, Pair] = {}
     return [known.setdefault(pair, pair) for pair in pairs]
 
@@ -92,7 +92,7 @@ class _Model(BaseModel):
 
 
 def counts_whole_module(gpu_name: str) -> bool:
-    """Whether its energy counter may count the whole module, CPU included: GH200 does so (Zeus, pull request 172)."""
+    """Whether a GPU's energy counter may count the whole module, with the CPU, as on GH200 (Zeus, pull request 172)."""
     return re.search(r"G[HB][23]00", gpu_name) is not None
 
 
@@ -234,12 +234,12 @@ class Switching(_Model):
         mode: `device`, `launch` or `sync`: see `PFOFileOptimizer`.
         ahead_s: How long before the device runs an instruction training launches it, in seconds; None: unknown.
         call_s: Duration of a call that sets the clock; None before the first one.
-        wait_s: How long a call may wait for those of other GPUs of the host.
-        latency_s: Time from the return of a call until the clock acts, of the slower clocks; None while unknown.
+        wait_s: How long a call may wait for calls of other GPUs of the host.
+        latency_s: Time from the return of a call until the clock acts, for the slower clocks; None while unknown.
         gpus: Number of GPUs of the host whose clocks are set.
         max_calls_per_s: Most calls per second of all GPUs of the host, if the user limits them.
-        latencies_s: The same latency for each clock, in MHz, for which it is known, if only roughly: then the longest
-            likely one; only with measurements.
+        latencies_s: That latency for each clock, in MHz, for which it is known; if it is known only roughly, the
+            longest likely one; only with measurements.
     """
 
     mode: Annotated[str, _cleaned(64)]
@@ -260,11 +260,11 @@ class ProfilingResult(_Model):
         iter_energy: Energy of the rank's GPU in each of these iterations, in joules.
         time_breakdown: `time_breakdown["forward"][i]` lists the durations of iteration i's forwards, in seconds.
         energy_breakdown: The same in joules, interpolated between the ticks of the energy counter.
-        clock_breakdown: Their mean clocks in MHz, as far as it is known when clocks act; 0 for the default clock. Clock
-            processes leave out changes for which there is no time. Empty if not known.
+        clock_breakdown: Mean clock of each instruction in MHz, as far as it is known when clocks act; 0 for the default
+            clock. Clock processes leave out changes for which there is no time. Empty if not known.
         iter_span: Time from each iteration's begin to the end of its last instruction, in seconds; empty if unknown.
         powers: The power of each instruction at each clock, with its standard error.
-        switching: How its clocks are switched; None if they are not.
+        switching: How the rank's clocks are switched; None if they are not switched.
         iter_step: The step of each iteration; empty if not known.
     """
 
@@ -281,7 +281,7 @@ class ProfilingResult(_Model):
 
 
 Together: TypeAlias = "Callable[[Iterable[float]], float] | None"
-"""What a figure of several GPUs is together; None: it is not told of several."""
+"""How figures of several GPUs become one figure; None: there is no figure for several GPUs."""
 PER_ITERATION: Mapping[str, Together] = {"iter_step": None, "iter_time": max, "iter_energy": sum, "iter_span": max}
 PER_INSTRUCTION: Mapping[str, Together] = {"time_breakdown": max, "energy_breakdown": sum, "clock_breakdown": None}
 """The fields of a result with an entry for each iteration, or for each instruction of each iteration."""
@@ -315,7 +315,7 @@ class Target(_Model):
 
 
 MOST_SLOWDOWN, MOST_STRAGGLING = 2.0, 4.0
-"""Users mean at most these: as a target of a job, and elsewhere. A user who gives 5 means 5 %."""
+"""The largest slowdowns that users can mean: as a target of a job, and elsewhere. A user who gives 5 means 5 %."""
 
 
 def implausible(slowdown: float | None, most: float = MOST_SLOWDOWN) -> str:
@@ -350,11 +350,11 @@ class PlanInputs(_Model):
     """What a schedule was made for, besides the measurements; written with it, for a coordinator that restarts.
 
     Attributes:
-        target: The target that a user requests; None: the one that the scheduler was started with.
+        target: The target that a user requests; None: the target that the scheduler was started with.
         straggler: The straggler that a user announces.
         slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
-        alarm_epoch: The number at which the latest alarm requested them: all pipelines take another time; 0: none did.
+        alarm_epoch: `remeasure_epoch` of the latest alarm, by which all pipelines take another time; 0: no alarm.
     """
 
     target: Target | None = None

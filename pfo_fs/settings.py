@@ -31,8 +31,8 @@ class PFOSettings(BaseSettings):
         poll_interval: Seconds between two polls of a job; None: 0.25 s where the file system is local, 1 s elsewhere.
         watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
-        profile_seconds: Short iterations are measured for this long, which takes at most 8 times as many of them: they
-            scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.
+        profile_seconds: Short iterations are measured for this many seconds, in at most 8 times as many iterations:
+            they scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.
         lease_timeout: A standby daemon takes over after this many seconds without a heartbeat of the leader.
         straggler_timeout: Ranks give up the pace of a straggler after this many seconds without a heartbeat of the
             coordinator, plus its longest planning time and two polls.
@@ -62,7 +62,7 @@ class PFOSettings(BaseSettings):
 
 
 _OF_DAEMON = ("log_level", "max_job_idle_time", "watch", "lease_timeout")
-"""Settings that only a daemon uses: in a job, their variables are not looked at, so that none can be wrong."""
+"""Settings that only a daemon uses: in a job, their variables are not read, so that a wrong one does no harm."""
 
 
 def load_settings(*, of_job: bool = False, **overrides: Any) -> PFOSettings:
@@ -71,7 +71,7 @@ def load_settings(*, of_job: bool = False, **overrides: Any) -> PFOSettings:
     A variable that is empty counts as not set.
 
     Args:
-        of_job: Whether a job asks, and not a daemon.
+        of_job: Whether the settings are for a job, not for a daemon.
 
     Raises:
         ConfigError: A value is not valid; the message names the variable, or the argument of that name.

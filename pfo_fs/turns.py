@@ -1,8 +1,8 @@
-"""Turns: in which steps which ranks follow a schedule, and when it ends, so that what it does is always measured.
+"""Turns: in which steps which ranks follow a schedule, and when it ends, so that its effect is always measured.
 
 Half of the ranks run the schedule's clocks while the other half run default clocks, in the same step; then they change
-places. What a step's data does to all of them cancels, so that a few steps tell what the clocks do. Every rank computes
-its turns from the step's number: there is no message.
+places. The effect of a step's data on all ranks cancels, so that a few steps show the effect of the clocks. Every rank
+computes its turns from the step's number: there is no message.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 NONE, EVEN, ODD, ALL = range(4)
 """Which ranks follow the schedule in a step: bit 0 stands for the even half, bit 1 for the odd one."""
 ROUND = (EVEN, ODD, ALL, NONE)
-"""Each half runs with and without the schedule, beside a half that does and beside one that does not."""
+"""Each half runs with and without the schedule, each way beside a half with it and beside a half without it."""
 MEASURED_BY_HAND = 24
-"""A person's schedule in turns is measured in whole rounds of so many steps, which tell its time to some 0.03 %."""
+"""Steps, rounded up to whole rounds, in which a person's schedule in turns is measured: its time to some 0.03 %."""
 MOST_TURNS = 1024
 """A longer list of turns is an error: a round of blocks of 100 steps has 400."""
 
@@ -25,11 +25,11 @@ class Term(NamedTuple):
 
     Attributes:
         until: The first step that no longer has its turns; 0: it holds for ever.
-        after: The number of the schedule that all ranks follow from then on; the schedule's own: it stays, without
-            turns. -1: default clocks.
+        after: The number of the schedule that all ranks follow from then on; if it is the schedule's own number, the
+            schedule stays, without turns. -1: default clocks.
         turns: Which ranks follow it, by step, from step 0 on and repeated; empty: all of them in all steps.
-        by_hand: Whether a person has named `until`: then it is that step wherever the schedule starts. Otherwise there
-            are as many steps as it takes to measure the schedule.
+        by_hand: Whether a person has named `until`, which then stays the same wherever the schedule starts. Otherwise
+            the schedule lasts as many steps as it takes to measure it.
     """
 
     until: int = 0
@@ -38,7 +38,7 @@ class Term(NamedTuple):
     by_hand: bool = False
 
     def turn_at(self, step: int) -> int:
-        """Returns which ranks follow the schedule in a step, or the one after it."""
+        """Returns which ranks follow the schedule in a step; after its end, which ones follow the next schedule."""
         return self.turns[step % len(self.turns)] if self.turns and (not self.until or step < self.until) else ALL
 
     def stays(self, number: int) -> bool:
@@ -66,7 +66,7 @@ def half_of(pp_rank: int, dp_rank: int) -> int:
 
 
 def share_of(turns: Sequence[int]) -> float:
-    """Returns how many of the ranks follow a schedule, in the mean over the steps."""
+    """Returns the share of ranks that follow a schedule, in the mean over the steps."""
     return sum(turn.bit_count() for turn in turns) / (2 * len(turns)) if turns else 1.0
 
 

@@ -21,15 +21,15 @@ from typing import BinaryIO, NoReturn, TextIO, cast
 from pfo_fs.errors import PlanError, plain_text
 
 TRACE_COLUMNS = ("step", "dp_rank", "stage", "instruction", "micro_batch", "time_s")
-"""Those of a trace of a job, which reports write and the simulator plays."""
+"""The columns of a job's trace, which reports write and the simulator plays."""
 INSTRUCTIONS = "forward, backward (zero bubble: backward_input, backward_weight)"
 MOST_CSV_CHARS = 128 * 2**20
-"""The largest table that is expected, a trace of two million rows, has 100 million characters. A compressed file has up
-to 1,000 times as many characters as bytes, so they are counted when they are decompressed."""
+"""The most characters of a table: a trace of two million rows, the largest expected one, has 100 million. A compressed
+file has up to 1,000 times as many characters as bytes, so they are counted after decompression."""
 MOST_ROWS = 2_000_000
-"""A day of sampled iterations of a large job; a larger table would fill the memory of a laptop."""
+"""The most rows of a table: a day of a large job's sampled iterations. More would fill the memory of a laptop."""
 _MOST_ROW_CHARS = 4096
-"""A row has about 50 characters; a file without line ends must not be read whole."""
+"""A longer row is an error: rows have about 50 characters, and a file without line ends must not be read whole."""
 _MOST_COLUMNS = 64
 _MOST_NUMBER = 10**12
 _GZIP = b"\x1f\x8b"
@@ -52,7 +52,7 @@ def read_user_file(path: str | os.PathLike[str], most: int, what: str) -> bytes:
         what: What the file should be, for messages: "a plan".
 
     Raises:
-        PlanError: The file cannot be read, or is larger.
+        PlanError: The file cannot be read, or is larger than `most` bytes.
     """
     try:
         with _data_of(path) as file:
@@ -181,13 +181,13 @@ def csv_table(
     """Opens a CSV file; its rows are read in the block.
 
     Args:
-        source: The file; with `text`, the begin of messages.
+        source: The file; if `text` is given, its name in messages.
         required: The columns that must be there.
         what: What the file should be, for messages: "a profile".
 
     Raises:
-        PlanError: The file cannot be read or is too large, or its form is another one; the message names the row. Also
-            for what goes wrong while the block reads rows.
+        PlanError: The file cannot be read or is too large, or has another form; the message names the row. Errors that
+            come while the block reads rows are PlanErrors, too.
     """
     try:
         with _text_of(source) if text is None else io.StringIO(text.removeprefix("\ufeff"), newline="") as file:

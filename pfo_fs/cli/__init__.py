@@ -33,7 +33,7 @@ _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 """Errors without a file's name that come from printing, for example onto a full disk."""
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
-"""What ends a command, also one that was started by a process that blocks signals (JVM, .NET): exec keeps the mask."""
+"""Signals that end a command; a process that blocks them (JVM, .NET) may have started it, and exec keeps the mask."""
 
 app = typer.Typer(
     help="Save energy in pipeline-parallel training: plan, schedule and watch GPU clocks through a shared directory.",
@@ -67,7 +67,7 @@ def daemon_app() -> typer.Typer:
 def _run(program: typer.Typer) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # under another encoding than UTF-8, what it lacks becomes "?"
+        if isinstance(stream, io.TextIOWrapper):  # characters that the encoding lacks become "?"
             stream.reconfigure(errors="replace")
     try:
         program()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pfo_fs.simulator.advice import Advice, Curves, Interval, Remedy
 
 _LITTLE = 0.02
-"""Of energy: a job that may save less is not worth a new tool."""
+"""A job that can save less than this share of its energy is not worth a new tool."""
 _SEEN = 0.001
-"""A smaller saving is none."""
+"""A smaller share counts as zero."""
 _SOURCE = (
     f"A job, as for `pfo-fs report`; a CSV file as `pfo-fs trace` writes it (columns {', '.join(TRACE_COLUMNS)}; "
     f"instruction: {INSTRUCTIONS}); a folder with what torch.profiler has exported on each rank (*.json, *.json.gz); "
@@ -75,7 +75,7 @@ def advise(
         elif path.is_file():
             trace = read_trace(path, schedule, num_ranks=num_ranks)
             pipeline, full_s = trace.pipeline, trace.full_s
-            if (most_s := full_s.max()) > 60:  # no pass of a micro-batch takes as long
+            if (most_s := full_s.max()) > 60:  # seconds: no pass of a micro-batch takes so long
                 say(f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?", to=err)
         else:
             pipeline, full_s, found, curves = _of_job(source, shared_dir)
@@ -90,7 +90,7 @@ def advise(
 
 
 def _plain(value: object) -> object:
-    """Named tuples as mappings, for JSON."""
+    """Returns a value with its named tuples as mappings, for JSON."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(part) for name, part in value._asdict().items()}
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
@@ -121,7 +121,7 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Cu
     full_s = np.array([np.transpose(rows) for rows in steps.values() if len(rows) == widest])
     measured = folder.read_file(layout.PROFILE)
     if measured is not None and data.model is not None:
-        with suppress(PlanError):  # it is not complete yet
+        with suppress(PlanError):  # the profile is not complete yet
             profile = read_profile(folder.location, measured.decode(errors="replace"))
             curves = Curves.of_profile(profile, data.model.blocking_power_w)
     return pipeline, full_s, next((body.gpu_name for body in data.ranks if body.gpu_name), ""), curves
@@ -171,6 +171,6 @@ def _left(remedy: Remedy) -> str:
 
 
 def _text(saved: Interval) -> str:
-    """An interval in whole percents, that of 2.4 to 5.1 % as 2–6 %."""
+    """An interval in whole percents: 2.4 to 5.1 % becomes 2–6 %."""
     low, high = math.floor(100 * saved.low), math.ceil(100 * saved.high - 100 * _SEEN)
     return f"{low}–{high} %" if high else "0"

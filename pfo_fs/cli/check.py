@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _NO_ANSWER = 2
 _LOOK_S = 1.0
 _RESULTS_WITHIN_S, _RESULTS_WITHIN_STEPS = 120.0, 20
-"""Results come within these seconds and steps after the last step, and another step is reported as soon as that."""
+"""The longest wait for results after the last step, and for the report of another step: seconds, and steps more."""
 
 
 class _Answer(NamedTuple):
-    """What was found, how much slower the target lets the job be, and what programs are told besides."""
+    """What was found, how much slower the target lets the job be, and further fields for programs."""
 
     found: Checked
     allowed: float
@@ -41,7 +41,7 @@ class _Answer(NamedTuple):
 
     @property
     def is_too_slow(self) -> bool:
-        """Whether it is slower by more than its target allows."""
+        """Whether training is slower by more than the job's target allows."""
         return self.is_slower and self.found.slower - self.found.slower_error > self.allowed
 
     def text(self) -> str:
@@ -85,7 +85,7 @@ def check(
         answer = _answer(folder, steps, timeout)
     except PfoError as error:  # 1 would mean that training is slower
         _no_answer(str(error.args[-1] if isinstance(error, OSError) else error))
-    except SystemExit:  # of `find_job`, with its message
+    except SystemExit:  # `find_job` has told its message
         sys.exit(_NO_ANSWER)
     if json_:
         print_json({"job_id": folder.job_id, **answer.figures()})
@@ -95,7 +95,7 @@ def check(
 
 
 def _answer(folder: JobFolder, steps: int | None, timeout_s: float) -> _Answer:
-    """Measures what runs, or says what it has measured itself."""
+    """Measures the schedule in force, or returns what clocks from loads have measured."""
     from pfo_fs.reports.collect import read_state
     from pfo_fs.store import OffSwitch
 
@@ -113,7 +113,7 @@ def _no_answer(text: str) -> NoReturn:
 
 
 def _of_loads(state: JobState) -> _Answer:
-    """What clocks from loads have measured against the steps that they draw for that."""
+    """What clocks from loads have measured against control steps."""
     from pfo_fs.autotune.trials import Checked
 
     if state.job.coordination == "none":
@@ -146,7 +146,7 @@ def _lowers(folder: JobFolder, number: int) -> bool:
 
 
 def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None, timeout_s: float) -> _Answer:
-    """Asks for the measurement, waits for it, and says what it tells."""
+    """Asks for the measurement, waits for it, and returns the answer."""
     from rich.progress import Progress
 
     from pfo_fs.autotune.trials import turns_for
@@ -185,7 +185,7 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
 
 
 def _allowed(state: JobState, index: bodies.IndexBody) -> float:
-    """By how much longer than at default clocks the job's target lets a schedule of its policy be, relative."""
+    """The share by which the job's target lets a schedule of its policy be slower than default clocks."""
     if index.source.kind != "scheduler" or state.model is None or state.model.off_target is None:
         return 0.0
     from pfo_fs.autotune.decision import TOLERANCE

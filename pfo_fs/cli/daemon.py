@@ -93,7 +93,7 @@ def daemon(
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         serving.stop()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may have left it ignored, which is inherited
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may have ignored it, which is inherited
         signal.alarm(_STOP_WITHIN_S)  # ends the process if a call to the shared directory hangs
 
     with suppress(OSError, ValueError):  # each job's policy takes a descriptor

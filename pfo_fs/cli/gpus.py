@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
 
 _SCATTER = 0.03
-"""Relative: by more than this, steps cannot be faster at a lower level unless the machine was busy."""
+"""If steps at a lower level are faster by more than this share, the machine was busy."""
 _OWNERS = {"--factor": "max-slowdown", "--eta-knob": "zeus-cost", "--world-size": "zeus-cost"}
 """The selector to which an option belongs."""
 
@@ -72,7 +72,7 @@ def power_limit(
 def _bent(measurements: Sequence[KnobMeasurement], unit: str) -> str:
     """Returns why measurements, highest level first, contradict each other; empty if they do not.
 
-    A lower level never makes steps much faster, so a step that was slower at a higher level was disturbed.
+    A lower level never makes steps much faster, so steps that were much slower at a higher level were disturbed.
     """
     slowest = measurements[0]
     for lower in measurements[1:]:

@@ -20,17 +20,17 @@ Job = Annotated[str, Argument(help=JOB_HELP)]
 JobOrNone = Annotated[str | None, Argument(help=JOB_HELP)]
 
 NOT_IN_FORCE = 3
-"""Exit code of a command that has done its part, where no process follows, or not in time."""
+"""Exit code of a command that has done its part, if no process follows it, or none in time."""
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _MOST_NAMED = 5
-"""More names do not fit on the line of an error."""
+"""An error names at most this many jobs, so that they fit on its line."""
 
 
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
-    A folder without a `job.json` that can be read is no job. If the command `writes`, the job must not have ended:
-    `latest` must be one that runs, and no other one may be meant.
+    A folder without a `job.json` that can be read is no job. If the command `writes`, the job must not have ended.
+    Then `latest` must be a job that runs, and it must be clear which job that is.
     """
     from pfo_fs.store import bodies
 
@@ -96,7 +96,7 @@ def tell_written(folder: JobFolder, text: str, document: dict[str, object], as_j
 
 
 def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *, writes: bool) -> JobFolder:
-    """Returns the job that began last by its own record, among those that run if any does."""
+    """Returns the job that began last by its own record; if jobs run, only these count."""
     jobs = _by_begin(map(shared.job, live))
     running = [one for one in jobs if not _has_ended(one[1])]
     if writes and not running:
@@ -112,7 +112,7 @@ def _latest(shared: SharedDirectory, live: Iterable[str], over: Iterable[str], *
 
 
 def _by_begin(folders: Iterable[JobFolder]) -> list[tuple[datetime, JobFolder]]:
-    """Returns jobs by their begin and name."""
+    """Returns jobs, sorted by their begin and name."""
     jobs = [(began, folder) for folder in folders if (began := _began(folder)) is not None]
     return sorted(jobs, key=lambda one: (one[0], one[1].job_id))
 
@@ -121,7 +121,7 @@ _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _began(folder: JobFolder) -> datetime | None:
-    """Returns when a job began; `_UNKNOWN` if it does not say, or says a time to come; None if there is no job."""
+    """Returns when a job began; `_UNKNOWN` if it does not say, or names a future time; None if there is no job."""
     from pfo_fs.reports.collect import Quietly
 
     if (body := Quietly([])(folder.read_job)) is None:

@@ -40,7 +40,7 @@ _PROF = re.compile(r"(\d{1,9})\.prof\.json")
 
 
 def read_dump(folder: Path) -> Profile:
-    """Returns the profile that a Zeus server, or pfo-fs with `PFO_FS_DUMP_DATA`, has dumped of a job's results.
+    """Returns a job's profile from the dump that a Zeus server, or pfo-fs with `PFO_FS_DUMP_DATA`, made of its results.
 
     Raises:
         PlanError: A file is missing or malformed, or the results do not fit to the schedules.
@@ -85,10 +85,10 @@ def blocking_power_asked_w(p2p_power: float | None, gpu: str | None) -> float:
 
 
 def find_plans(problem: Problem, asked: dict[str, float], solver: str) -> list[tuple[str, Plan | str]]:
-    """Returns name and plan of each row of the table, simpler plans first, or the reason why a plan cannot be made.
+    """Returns the rows of the table, simpler plans first: name, and plan or the reason why there is none.
 
-    Without a request, plans may take as long as at max clocks. The simpler plans always get the
-    deadline of the planned one.
+    Without a request, plans may take as long as at max clocks. The simpler plans always get the deadline of the
+    planner's plan.
 
     Args:
         asked: One argument of `Planner.at`, or none for no slowdown.
@@ -128,7 +128,7 @@ FRONTIER_COLUMNS = (
 )
 
 _EXPLAINED = 8
-"""Tables with at most this many rows, those for one plan, say why the plan changes clocks as often as it does."""
+"""A table with at most this many rows is about one plan, and says why that plan changes clocks as often as it does."""
 
 
 def write_plans(plans: Sequence[Plan], directory: Path, format_: str, *, frontier: bool) -> list[Path]:
@@ -137,7 +137,7 @@ def write_plans(plans: Sequence[Plan], directory: Path, format_: str, *, frontie
     Plans of a frontier are numbered from the longest deadline to the shortest, and are also in `frontier.csv`.
 
     Returns:
-        The paths, that of `frontier.csv` or of the plan first.
+        The paths, first that of `frontier.csv` or of the plan.
     """
     plans = sorted(plans, key=lambda plan: -plan.deadline_s)
     written: dict[Path, str] = {}
@@ -168,8 +168,7 @@ def make_folder(directory: Path, points: int, format_: str) -> None:
     """Makes the folder for a frontier of `points` plans, or for one plan (0).
 
     Raises:
-        ConfigError: It cannot be made, or holds plans that a frontier would not replace, so that they would seem to be
-            its own.
+        ConfigError: The folder cannot be made, or holds plans that would stay and seem to belong to this frontier.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pfo_fs.store.pruning import Leftover
 
 _UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-"""Without m: 5m may mean months."""
+"""Seconds in each unit; `m` is no unit, because 5m may mean months."""
 
 
 def _duration_s(text: str) -> float:

@@ -60,7 +60,7 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     if current is None or index is None:
         fail(f"job {folder.job_id} has no schedule yet" + (f": {current.message}" if current else ""))
     schedules = [schedule for info in infos if (schedule := folder.read_schedule(index, info)) is not None]
-    # A schedule that only takes turns while it is measured, and stays, is one without an end.
+    # A schedule that takes turns only while it is measured, and then stays, is shown as one without an end.
     turns, until = (index.turns, index.until) if not index.until or not index.stays else ([], 0)
     if json_:
         document = {
@@ -149,7 +149,7 @@ def _yaml_of(folder: JobFolder, file: Path | None) -> tuple[str, bytes]:
 
 
 def _problems(folder: JobFolder, content: bytes) -> tuple[list[dict[str, object]], float | None]:
-    """Returns why the job would refuse a YAML; and how much longer iterations would take, relative; None: not known."""
+    """Returns why the job would refuse a YAML, and by which share iterations would take longer (None: not known)."""
     from pfo_fs.coordination.rank_registry import RankRegistry
     from pfo_fs.errors import PlanError
     from pfo_fs.reports.collect import collect_job
@@ -233,7 +233,7 @@ def straggler(
 
 
 def _checked(model: type[BaseModel], values: dict[str, object]) -> dict[str, object]:
-    """Returns options as the model takes them; fails with the first one that it refuses."""
+    """Returns options as the model takes them; fails with the first option that it refuses."""
     from pydantic import ValidationError
 
     try:
@@ -244,7 +244,7 @@ def _checked(model: type[BaseModel], values: dict[str, object]) -> dict[str, obj
 
 
 def _write(folder: JobFolder, key: str, request: dict[str, object] | None, as_json: bool) -> None:
-    """Writes a request into `schedule.yaml` beside the other one, or removes it."""
+    """Writes a request, target or straggler, into `schedule.yaml`, or removes it; the other request stays."""
     from pfo_fs.errors import PlanError
     from pfo_fs.schedule_yaml import parse_schedule_yaml
     from pfo_fs.store import layout

@@ -138,7 +138,7 @@ def simulate(
 
 
 def _about(trace: Trace) -> str:
-    """Returns what a trace holds, and what of it is not simulated."""
+    """Returns a text about the content of a trace, and about incomplete steps, which are not simulated."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     steps, pipelines = counted(len(trace.steps), "step"), counted(len(trace.dp_ranks), "pipeline")
     left_out = f"; {counted(trace.incomplete, 'incomplete step')} left out" if trace.incomplete else ""
@@ -235,7 +235,7 @@ def loads(
 
 
 def _show_loads(summary: LoadSummary, title: str, plan: str) -> None:
-    """Shows what clocks from loads have saved, and first what balanced batches would; `plan`: what its row is about."""
+    """Shows what balanced batches would save, then what clocks from loads have saved; `plan`: the second row's name."""
     from pfo_fs.loads_known import LEAST_BALANCED
 
     if summary.balanced >= LEAST_BALANCED:

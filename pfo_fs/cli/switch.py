@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pfo_fs.store import SharedDirectory
 
 _SLOWEST_LOOK_S = 5.0
-"""Hosts look at the switch every five seconds at most where the directory is remote."""
+"""The longest pause between two looks, in s: if the directory is remote, hosts look at the switch that often."""
 _MOST_JOBS = 500
-"""Older jobs than the newest 500 have ended; reading all of them would take minutes on a slow file system."""
+"""At most this many jobs are read, the newest: older ones have ended, and on a slow file system they take minutes."""
 
 EveryJob = Annotated[bool, Option("--all", help="All jobs of the directory, also those that begin later.")]
 Wait = Annotated[bool, Option("--wait", help="Wait until every rank has followed; exit code 3 if not in time.")]
@@ -104,7 +104,7 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
 
 
 def _show(shared: SharedDirectory, name: str, off: bool, wait: bool, timeout_s: float, as_json: bool) -> None:
-    """Shows for each job whether it has followed; with `wait`, when all have, or when the time is up."""
+    """Shows for each job whether it has followed; with `wait`, once all jobs have followed, or the time is up."""
     from pfo_fs.store import layout
 
     until_s, pause_s = time.monotonic() + timeout_s, 0.25

@@ -40,7 +40,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class PlainCommand(TyperCommand):
-    """A command whose usage errors are in plain words: typer gives those of pydantic."""
+    """A command whose usage errors are in plain words: typer would give the messages of pydantic."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Reads the command line."""
@@ -150,7 +150,7 @@ def takes_directory(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(*, directory: Path | None, shared_dir: Path | None, **options: Any) -> None:
-        for name in optional:  # the job or file before it may be left out
+        for name in optional:  # the job or file before the directory may be left out
             if directory is None and options[name] and os.path.isdir(os.path.join(options[name], "jobs")):
                 directory, options[name] = Path(options[name]), None
         by_environment = os.path.expanduser(os.environ.get("PFO_FS_SHARED_DIR", ""))

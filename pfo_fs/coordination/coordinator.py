@@ -38,12 +38,12 @@ _ANEW_AFTER_S = 3600.0
 MISSING_AFTER_S = 30.0
 """Ranks that have not registered after this time are named in the status."""
 _CHECK_EVERY_S = 2.0
-"""How soon a `current.json` that another user has replaced is written again, for one read."""
+"""Seconds between two checks, of one read each, whether another process has replaced `current.json`."""
 
 GONE_AFTER_S = 3600.0
 """A cause that has not been reported for this time is over: the next report of it is logged again."""
 _MOST_CAUSES = 200
-"""The oldest causes are forgotten: memory stays bounded, and a cause that is back after 200 others is said again."""
+"""At most this many causes are kept, the newest ones: memory stays bounded. A forgotten cause is logged again."""
 
 State = Literal["waiting", "running", "broken", "ended"]
 
@@ -76,14 +76,14 @@ class Coordinator:
 
     Args:
         generation: The generation of the leading daemon; ranks ignore schedules of an older one. 0 for `local`.
-        lead_s: All ranks surely receive a new schedule within this time; it does not start earlier. Longer where many
-            hosts poll more rarely, or a host says that it does (`PollPace`).
+        lead_s: All ranks surely receive a new schedule within this time in s, and it does not start earlier. `PollPace`
+            makes the time longer if hosts poll more rarely: because they are many, or because a host says so.
         remote: Whether the directory is on a file system of another host.
         rank_infos: All ranks, if they are not read from the folder.
         on_publish: Called for each schedule with (number, start step, schedules, term), to broadcast it in
             `local` coordination.
         still_leads: Called before each write, because a daemon that was suspended may have been replaced.
-        switch: Returns what is switched off; None: it is read here.
+        switch: Returns what is switched off; None: the coordinator reads that itself.
 
     Attributes:
         state: The state of the job, as `current.json` names it.
@@ -123,7 +123,7 @@ class Coordinator:
         self._reconciler: Reconciler | None = None  # once it is known that this coordinator schedules the job
         self._anew_at = math.inf
         self._published: bodies.CurrentBody | None = None
-        self._checked = -math.inf  # when it was seen to be still there
+        self._checked = -math.inf  # when `current.json` was last read to see whether it is still `_published`
         self._status_text = ""  # as it was logged last
 
     @property
@@ -147,7 +147,7 @@ class Coordinator:
 
     @property
     def lease(self) -> tuple[float, int]:
-        """How long ranks may follow the newest schedule without a change of the heartbeat, and that."""
+        """How long ranks may follow the newest schedule without a change of the heartbeat, and the heartbeat."""
         longest_plan_s = self._runner.longest_plan_s if self._runner is not None else 0.0
         return self._publication.lease(
             self.monotonic(), self.settings.straggler_timeout, longest_plan_s, followed=self.scheduler is not None
@@ -228,7 +228,7 @@ class Coordinator:
         if not self.is_mine:
             self._look_at_progress(now)
             return 5.0
-        if now >= self._anew_at:  # as another coordinator would
+        if now >= self._anew_at:  # begin as a new coordinator does
             self._reconciler, self._anew_at = None, math.inf
         reconciler = self._begin()
         runner = reconciler.runner
@@ -312,7 +312,7 @@ class Coordinator:
         self._note(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
 
     def _note(self, level: int, text: str) -> None:
-        """Logs what every poll may find: once, until its cause has been gone for a while (`LogOnce`)."""
+        """Logs a text that every poll may report: once, and again if its cause comes back later (`LogOnce`)."""
         self._log.log(level, f"job {self.folder.job_id}: {text}")
 
     def _publish_status(self, *, force: bool = False) -> None:
@@ -342,8 +342,8 @@ class Coordinator:
         self._published = body
 
     def _still_there(self) -> bool:
-        """Checks every two seconds that what was published is still there: an older coordinator that was
-        suspended before may have replaced it, or another user, whose file may name any generation."""
+        """Checks every two seconds whether the `current.json` that was published is still there. It may have been
+        replaced by an older coordinator that was suspended, or by another user, whose file may name any generation."""
         now = self.monotonic()
         if now - self._checked < _CHECK_EVERY_S:
             return True
@@ -352,7 +352,7 @@ class Coordinator:
             return self.folder.read(bodies.CurrentBody) == self._published
         except StoreUnavailable:
             raise
-        except (RecordError, StoreError):  # of a user who is not trusted, or no record at all
+        except (RecordError, StoreError):  # another user's file, or no record
             return False
 
     # ---- what other objects learn first

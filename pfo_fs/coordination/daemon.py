@@ -27,9 +27,9 @@ log = logging.getLogger("pfo_fs.coordination.daemon")
 
 _AFTER_OUTAGE_S = 1.0
 _LEAST_WAIT_S = 0.005
-"""If many ranks register at once, several registrations are handled together."""
+"""The loop waits at least this time, in s. If many ranks register at once, it handles registrations together."""
 _READ_RULES_EVERY_S = 1.0
-"""`pfo-fs off`, and a change of `site.yaml`, have their effect within this time, for one listing and one read."""
+"""Seconds between two looks, of one listing and one read, for `pfo-fs off` and changes of `site.yaml`."""
 
 
 class Daemon:
@@ -53,7 +53,7 @@ class Daemon:
         scheduler = settings.scheduler.rpartition(":")[2]
         self._leader = Leader(self._shared, settings.lease_timeout, scheduler, self._interval_s, monotonic)
         self._jobs: ServedJobs | None = None
-        self._served: Leadership | None = None  # the one for which `_jobs` was made
+        self._served: Leadership | None = None  # the leadership for which `_jobs` was made
         self._rules, self._rules_read = (SitePolicy(), SwitchedOff()), -math.inf
         self._log = LogOnce(log, monotonic)
         self._stopped = False
@@ -102,7 +102,7 @@ class Daemon:
     def _do_what_is_due(self) -> float:
         """Does what is due; returns the seconds until something is due again."""
         self._leader.poll()
-        self._read_rules()  # a mistake in it is logged before a job comes
+        self._read_rules()  # so that a mistake in `site.yaml` is logged before a job comes
         leadership = self._leader.leadership
         if leadership is not self._served:
             self._serve(leadership)
@@ -127,7 +127,7 @@ class Daemon:
                 self._settings,
                 kind="daemon",
                 generation=leadership.generation,
-                # A helper surely polls again within this time (2 s apart on network file systems), writing included.
+                # Enough for the write and the next poll of each helper (2 s apart on network file systems).
                 lead_s=1.0 if self._local else 5.0,
                 remote=not self._local,
                 still_leads=leadership.holds,

@@ -23,16 +23,16 @@ LIST_EVERY_S = 1.0
 COMPARE_EVERY_S = 10.0
 """Seconds between two checks for removed folders."""
 LOOK_TAKES_S = 0.1
-"""A poll ends after about this time, and the next one goes on a moment later."""
+"""A poll ends after about this time, in s, and the next poll goes on a moment later."""
 _CLOCK_HOLDS_S = 60.0
-"""For this time, the file system's clock is taken to go as fast as this host's: one file serves all folders."""
+"""The file system's clock is read (by one new file) once in this time, in s; between, this host's clock counts on."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 600.0
 
 
 @dataclass
 class Found:
-    """The result of a poll: new jobs, claimed where that is allowed, and those whose folders are not there any more."""
+    """The result of a poll: new jobs, claimed where that is allowed, and jobs whose folders are gone."""
 
     jobs: list[Coordinator] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass
 class JobFolders:
-    """All folders in `jobs/`; ended jobs are archived after `archive_after_s`. Only `over` is for any thread."""
+    """All folders in `jobs/`; archives ended jobs after `archive_after_s`. Any thread may call `over` or `silent_s`."""
 
     shared: SharedDirectory
     make: Callable[[str], Coordinator]
@@ -51,13 +51,13 @@ class JobFolders:
     def __post_init__(self) -> None:
         self._log = LogOnce(log, self.monotonic)
         self._known: set[str] = set()
-        self._looks: dict[str, int] = {}  # how often a folder was read that holds no job yet, or a damaged one
+        self._looks: dict[str, int] = {}  # how often each folder without a job, or with a damaged one, was read
         self._due: list[tuple[float, str]] = []  # a heap
         self._to_archive: list[tuple[float, str]] = []  # a heap
         self._over: deque[tuple[float, str]] = deque()
         self._listed = self._compared = -math.inf
         self._missing_before: set[str] = set()
-        self._clock = -math.inf, 0.0  # when it was read (monotonic s), and what it said
+        self._clock = -math.inf, 0.0  # the file system's clock: when it was read (monotonic s), and its time
 
     def over(self, job_id: str, archive_at: float) -> None:
         """Notes that a job has ended, to be archived at `archive_at` (monotonic s)."""
@@ -115,7 +115,7 @@ class JobFolders:
                 left_s = self.archive_after_s - max(0.0, age_s)
                 heapq.heappush(self._to_archive, (now + left_s, name))
                 return
-            # Read only once it is listed: an NFS client remembers for half a minute that a name was not there.
+            # `job.json` is read once it is listed: an NFS client remembers for half a minute that a name was missing.
             if layout.JOB in names:
                 coordinator = self.make(name)
                 if coordinator.claim(names):
@@ -135,11 +135,11 @@ class JobFolders:
         heapq.heappush(self._due, (now + pause_s, name))
 
     def silent_s(self, job_id: str) -> float:
-        """Returns for how many seconds the processes of a job have written nothing. For use by any thread."""
+        """Returns for how many seconds the processes of a job have written nothing."""
         return self._now_s() - self.shared.job(job_id).last_sign_s()
 
     def _now_s(self) -> float:
-        """Returns the time of the file system's own clock, by which all ages are told: daemons come and go."""
+        """Returns the time of the file system's clock. All ages are told by it, because daemons come and go."""
         read_at, now_s = self._clock
         if self.monotonic() - read_at >= _CLOCK_HOLDS_S:
             self._clock = read_at, now_s = self.monotonic(), self.shared.files.now_s("")

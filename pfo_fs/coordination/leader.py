@@ -1,9 +1,9 @@
 """Which daemon leads.
 
-A daemon becomes the leader by claiming the next generation, which only one can. Every `current.json` has the generation
-of its writer and ranks ignore older ones, so two daemons that both lead do no harm. The leader holds a lease: it counts
-as alive for `lease_s` after each change of its counter, timed by the observer's own clock, since clocks of hosts are
-never compared. A leader that was only slow steps down, which costs nothing.
+A daemon becomes the leader by claiming the next generation, which only one daemon can claim. Every `current.json` has
+the generation of its writer, and ranks ignore older generations, so two daemons that both lead do no harm. The leader
+holds a lease: it counts as alive for `lease_s` after each change of its counter. The observer's own clock times that,
+since clocks of hosts are never compared. A replaced leader that was only slow steps down, which costs nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Leadership:
 class Leader:
     """This daemon's part in choosing a leader.
 
-    `scheduler` and `interval_s`, at which it polls the directory, are for its record. `leadership` is the current one;
-    None while this daemon stands by.
+    `scheduler` and `interval_s` (at which the daemon polls the directory) are for its record. `leadership` is the
+    current one; None while this daemon stands by.
     """
 
     shared: SharedDirectory
@@ -98,7 +98,7 @@ class Leader:
             self._beat_at = now
 
     def _may_claim(self, newest: int, leader: bodies.DaemonBody | None, now: float) -> bool:
-        """Returns whether no daemon leads: none did before, the last one has resigned, or it was silent for the lease.
+        """Returns whether no daemon leads: there was no leader yet, or the last one has resigned or let the lease end.
 
         Each gap between two polls counts at most a third of the lease, so that a standby that was itself suspended
         needs several polls before it considers the leader dead.
@@ -127,7 +127,7 @@ class Leader:
             self.shared.remove_stale_temporaries()
 
     def _note(self, leader: bodies.DaemonBody | None) -> None:
-        """Logs once which daemon this one stands by for, and whether that one schedules with another policy."""
+        """Logs once which daemon leads, and whether that daemon schedules with another policy."""
         if leader is None or leader.stopped or self._noted_leader == leader.generation:
             return
         self._noted_leader = leader.generation

@@ -1,7 +1,7 @@
-"""What the server that forks the processes of policies imports: in memory once for all jobs, a job's own is some 20 MB.
+"""Imports for the server that forks the processes of policies: in memory once for all jobs; a job adds some 20 MB.
 
-For that process only: the import sets the environment, and takes all that is there out of garbage collection, which
-would copy it for each job.
+Only that server may import this module, which sets the environment, and excludes all present objects from garbage
+collection, because that would copy them for each job.
 """
 
 from __future__ import annotations

@@ -27,16 +27,16 @@ def replay(
 ) -> None:
     """Gives a new scheduler what an earlier one of this job received, in the same order.
 
-    The new one may plan otherwise, as another release does. What was published has run, so it counts, and the last of
-    it stays in force.
+    The new scheduler may plan otherwise, for example if it is of another release. Published schedules have run, so they
+    count, and the last of them stays in force.
 
     Args:
-        made: The schedules that the earlier one has made, ascending.
+        made: The schedules that the earlier scheduler has made, ascending.
         observe: Lets a scheduler observe the results of the schedule with this number.
         published: Returns the schedules that were published with this number; None if they cannot be read any more.
 
     Raises:
-        PlanError: The scheduler does not do what it did before.
+        PlanError: The scheduler acts in another way than the earlier one.
     """
     before, revision = -1, -1
     for number, source in made.items():
@@ -54,7 +54,7 @@ def replay(
 
 
 def _accept(scheduler: FrequencyScheduler, published: list[FrequencySchedule] | None) -> None:
-    """Lets a scheduler go on from what was published for its present request, if it would have planned otherwise."""
+    """Makes a scheduler go on from the schedules published for its present request, if it has planned others."""
     if published is not None and _by_rank(scheduler.request().schedules) != _by_rank(published):
         scheduler.was_published(published)
 
@@ -136,8 +136,8 @@ class PolicyRunner:
         """Starts the scheduler and brings it to the state of an earlier one; sets `failure` if that does not work.
 
         Args:
-            kept: The newest of the schedules that the earlier one has made (-1: none), if it had measured and kept it:
-                it stays in force though this one would go on otherwise.
+            kept: The newest schedule that the earlier scheduler has made, if that scheduler had measured and kept it;
+                else -1. It stays in force even if this scheduler would go on otherwise.
         """
         try:
             with self._planning():
@@ -147,7 +147,7 @@ class PolicyRunner:
             if kept >= 0 and kept in made and not scheduler.done and not self.results.missing(kept):
                 self._hand_over(scheduler, kept)
                 published = self._published(kept)
-                if published is not None and not scheduler.done:  # it has just observed the results of what is in force
+                if published is not None and not scheduler.done:  # it has just observed this schedule's results
                     request, revision = scheduler.request(), made[kept].revision
                     if request.revision != revision or _by_rank(request.schedules) != _by_rank(published):
                         scheduler.was_published(published, True)
@@ -168,7 +168,7 @@ class PolicyRunner:
     def _make_scheduler(self) -> FrequencyScheduler:
         """Makes the scheduler that the job's own files request, or else the operator's.
 
-        For `local`, rank 0 of the job itself, which has its user's permissions, there are no limits.
+        There are no limits for `local`, because rank 0 of the job has the permissions of the job's user.
         """
         call = PolicyCall(self._name, self.job.job_info, self.ranks.planned_infos, self.settings, self._args)
         if self.kind == "local" or not self.job.scheduler:
@@ -178,7 +178,7 @@ class PolicyRunner:
                 f"the job asks for the scheduler {self._name!r}; a daemon runs only built-in ones when a job asks, "
                 f"others are given to the daemon itself (--scheduler {self._name})"
             )
-        with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # here, since the policy's process may be killed
+        with tempfile.TemporaryDirectory(prefix="pfo-fs-") as place:  # in this process: the policy's may be killed
             return self.make(call._replace(copies=(self.folder, place)))
 
     def _published(self, number: int) -> list[FrequencySchedule] | None:
@@ -202,14 +202,14 @@ class PolicyRunner:
         self.results.forget()
 
     def forget(self) -> None:
-        """Ends the scheduler, whatever has become of it: ranks run other orders, so the next begins from nothing."""
+        """Ends the scheduler in any state: ranks run other orders now, so the next scheduler begins from nothing."""
         self.close()
         self.scheduler, self.request, self.observed = None, None, (-1, None)
         self.failure = self.trouble = ""
         self.results.forget()
 
     def is_outdated(self, number: int) -> bool:
-        """Returns whether the schedule with this number is of other orders than ranks run now."""
+        """Returns whether the schedule with this number was made for other orders than ranks run now."""
         orders = self.ranks.orders()
         published = (self._published(number) if number >= 0 else None) or ()
         known = [(len(schedule.frequencies), orders.get(schedule.rank)) for schedule in published]
@@ -236,7 +236,7 @@ class PolicyRunner:
             self.close()
 
     def _keep_profile(self, csv: str) -> None:
-        """Writes what the job has measured, if there is more than its columns; if that fails, the job goes on."""
+        """Writes the job's profile if it has more than its header; if writing fails, the job goes on."""
         if csv != self._profile and "\n" in csv.strip():
             try:
                 self.folder.write_file(layout.PROFILE, csv.encode())

@@ -35,7 +35,7 @@ def policy_name(name: str, args: Mapping[str, object]) -> str:
 
 
 class PolicyCall(NamedTuple):
-    """What a policy is made of: its name for `load_scheduler`, and what its class is called with.
+    """What a policy is made of: its name for `load_scheduler`, and the arguments of its class.
 
     Attributes:
         copies: The job's folder, and an empty folder for a copy of the plan that the job's arguments name; None where
@@ -64,7 +64,7 @@ MakePolicy: TypeAlias = Callable[[PolicyCall], FrequencyScheduler]
 
 @contextmanager
 def _copy_of_plan(args: Mapping[str, Any], folder: JobFolder, place: str) -> Iterator[Mapping[str, Any]]:
-    """Returns the arguments, with the path of a private copy, in `place`, of the plan that they name.
+    """Returns the arguments with the path of the plan replaced by that of a private copy in `place`.
 
     The scheduler gets a copy, because a file could be replaced between the check of its path and its opening.
     """

@@ -1,8 +1,8 @@
 """How far a job is, and how fast its hosts follow: the pace at which they poll, steps, and times of iterations.
 
-A file server serves all jobs of a site, so a job must not cost it more the more hosts it has, and little while nothing
-happens. The coordinator writes the pace into `current.json`; hosts poll no more often than that, unless
-PFO_FS_POLL_INTERVAL is set for them.
+A file server serves all jobs of a site. So the polls of a job must not grow with the number of its hosts, and must be
+few while nothing happens. The coordinator writes the pace into `current.json`; hosts poll no more often than that,
+unless PFO_FS_POLL_INTERVAL is set for them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CALM_AFTER_S = 60.0
 _CALM_POLL_S = 10.0
 """Seconds between two polls of a calm job's `current.json` by each of its hosts, and of its folder by a daemon."""
 _CALM_LOCAL_POLL_S = 2.0
-"""The same for the daemon where the job is of this host, and its directory on this host's own disk."""
+"""Seconds between a daemon's polls of a calm job that runs on this host, with its directory on this host's disk."""
 _LONGEST_POLL_S = 60.0
 """However large a job is, a change reaches it within about a minute."""
 _LATEST = 1.5
-"""A poll comes at most this many times the interval after the last one: hosts vary their pauses."""
+"""The time between two polls is at most this multiple of the interval, because hosts vary their pauses."""
 _LEAD_PER_POLL = _LATEST + 1.0
-"""Of the interval at which hosts poll as they like; the rest is for writing, reading and a second try."""
+"""Lead as a multiple of the interval at which hosts choose to poll; the 1.0 is for writing, reading, a second try."""
 
 
 class PollPace:
@@ -73,11 +73,11 @@ class PollPace:
         self._changed_at = now
 
     def took_over(self, now: float, poll_s: float) -> None:
-        """Notes what an earlier coordinator has asked for: hosts follow it until they poll again."""
+        """Notes the interval that an earlier coordinator has set: hosts keep it until they poll again."""
         self._slower_s, self._slower_until = poll_s, now + _LATEST * poll_s
 
     def hosts_poll(self, poll_s: float) -> None:
-        """Notes how often hosts poll where they poll as they like: their mount may differ from the coordinator's."""
+        """Notes the interval at which hosts poll as they like: their mount may differ from the coordinator's."""
         self._lead_s = max(self._lead_s, _LEAD_PER_POLL * poll_s)
 
     def update(self, now: float, world_size: int) -> None:
@@ -101,7 +101,7 @@ class PollPace:
 
 _READ_EVERY_S = 1.0
 _MAY_BE_OLD_S = 8.0
-"""A record that was there at the first reading counts as new after this time without a newer one: training waits."""
+"""A record that was there at the first reading counts if no newer one comes for this time, in s: training waits."""
 
 
 class Progress:
@@ -109,7 +109,7 @@ class Progress:
 
     Attributes:
         step: The newest step known; -1 for none.
-        number: The number of the schedule that the ranks of that host follow at that step.
+        number: The number of the schedule that ranks on rank 0's host follow at `step`.
         iteration_s: How long an iteration takes, in s; 0.0 while that is not known.
     """
 
@@ -137,7 +137,7 @@ class Progress:
         if self.step < 0 and 0 not in self._folder.numbers(bodies.ProgressBody):
             return False
         body = self._folder.read(bodies.ProgressBody, name=0)
-        # All ranks are at the same step; that of a rank whose clock process has died stays as it was.
+        # All ranks are at the same step; the entry of a rank whose clock process has died no longer changes.
         mine = max(body.ranks, key=lambda rank: rank.step, default=None) if body else None
         if mine is None or mine.step < 0:
             return False
@@ -145,7 +145,7 @@ class Progress:
         if mine.step == self.step:
             return False
         if is_first:
-            self._found = mine.step  # how old the record is, this coordinator cannot know: it replaces another one
+            self._found = mine.step  # this coordinator replaces another one, so it cannot know how old the record is
         if mine.step == self._found and now - self._first_seen < _MAY_BE_OLD_S:
             return False
         # The record was written between the last reading and this one.
@@ -185,7 +185,7 @@ class IterationTimeReader:
     def read(self, now: float, ranks: Mapping[int, RankInfo], iteration_s: float) -> list[IterationTime]:
         """Returns iterations that were not returned before, in the order of their steps.
 
-        Reading much more often than an iteration takes (0.0: not known) is useless.
+        Reading much more often than once per iteration (`iteration_s`; 0.0: not known) is useless.
         """
         if now < self._not_before:
             return []

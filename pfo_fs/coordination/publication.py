@@ -15,7 +15,7 @@ from pfo_fs.turns import FOR_EVER, Term
 log = logging.getLogger(__name__)
 
 _MOST_REPLAYED = 20_000
-"""Schedules of the policy that are replayed, and slow pipelines in what they were made for."""
+"""At most this many schedules of the policy are replayed; a slow pipeline in their plan inputs counts as one more."""
 _HEARTBEATS_PER_LEASE = 4
 """A rank may miss three renewals of a lease before the lease ends."""
 _LONGEST_PLAN_S = 300.0
@@ -38,15 +38,15 @@ class Committed:
     """What coordinators of a job have committed.
 
     Attributes:
-        number: The newest schedule's number; -1 for none. `start_step` and `term` are its own.
-        source: The newest schedule's source; None before the first, and if it cannot be read any more. Of a check, that
-            of the schedule that it repeats.
-        staying: The number of the newest schedule that holds for ever, which ranks follow after one that does not; -1
-            for none.
+        number: The newest schedule's number; -1 for none. `start_step` and `term` belong to this schedule.
+        source: The newest schedule's source; None before the first, and if it cannot be read any more. For a check, the
+            source of the schedule that the check repeats.
+        staying: The number of the newest schedule that holds for ever; ranks follow it after a schedule that does not.
+            -1 for none.
         checked: Number and nonce of the latest schedule that was published for a check; -1 for none.
         made: The schedules that the policy made since it started from nothing, ascending. Empty if it cannot go on
             from them.
-        plan_inputs: What the newest schedule of any policy was made for.
+        plan_inputs: The plan inputs of the newest schedule of any policy.
         by_hand: The hash of the `schedule.yaml` whose schedule was published last; empty if none was.
     """
 
@@ -128,9 +128,9 @@ class Publication(Committed):
         """Goes on from the schedules that earlier coordinators have committed; returns what is wrong with them.
 
         If ranks were told to follow an older schedule than the newest, the coordinator that committed the newest died
-        before it announced it, and the step at which all ranks were to switch may have passed. (One that begins with
-        step 0 has no such step: ranks follow it as soon as they have it.) Schedules of another policy than `policy`, as
-        sources name it, are not in `made`.
+        before it announced it, and the step at which all ranks were to switch may have passed. (A schedule that begins
+        with step 0 has no such step: ranks follow it as soon as they have it.) `made` then has only schedules of
+        `policy`, named as in sources.
         """
         current, problem = None, False
         try:
@@ -149,17 +149,17 @@ class Publication(Committed):
 
     @property
     def is_announced(self) -> bool:
-        """Whether ranks are told to follow the newest schedule; if not, it must be published again, as another one."""
+        """Whether ranks are told to follow the newest schedule; if not, it must be published again, as a new one."""
         return self._announced_before is None
 
     @property
     def announced(self) -> Announced:
-        """What ranks are told to follow."""
+        """The schedule that ranks are told to follow."""
         return self._announced_before or (self.number, self.start_step, self.source)
 
     @property
     def checked_until(self) -> int:
-        """The step before which the newest schedule is measured for a check; 0 if it is not for one."""
+        """The step before which the newest schedule is measured for a check; 0 if it is not for a check."""
         return self.term.until if self.checked[0] == self.number else 0
 
     @property
@@ -168,12 +168,12 @@ class Publication(Committed):
         return next(reversed(self.made), -1)
 
     def forget(self) -> None:
-        """Takes the newest schedule for another one than any that is wanted: the policy begins from nothing."""
+        """Makes the newest schedule differ from any that is wanted, because the policy begins from nothing."""
         self.made.clear()
         self.source, self.kept = None, -1
 
     def differs(self, source: bodies.Source) -> bool:
-        """Returns whether a schedule of this source is another one than the newest."""
+        """Returns whether a schedule of this source differs from the newest."""
         return self.source is None or _identity(source) != _identity(self.source)
 
     def publish(
@@ -225,11 +225,11 @@ class Publication(Committed):
         return MEASURED_WITHIN_S + 4 * self.pace.lead_s(now)
 
     def lease(self, now: float, timeout_s: float, longest_plan_s: float, *, followed: bool) -> tuple[float, int]:
-        """Returns for how long (0.0: for ever) ranks may follow the newest schedule after the last change of a
-        heartbeat, and that number, which changes while a scheduler runs here that follows the straggler (`followed`).
+        """Returns how long (0.0: for ever) ranks may follow the newest schedule after the last change of the heartbeat,
+        and the heartbeat, a number that changes while a scheduler follows the straggler here (`followed`).
 
         A schedule that follows the pace of a straggler must end if no process is left to notice that the straggler is
-        gone. Planning has blocked the coordinator for `longest_plan_s`.
+        gone. `longest_plan_s` is the longest time for which planning has blocked the coordinator.
         """
         plan_inputs = self.source.plan_inputs if self.source is not None else PlanInputs()
         if not plan_inputs.slow_pipelines and plan_inputs.straggler is None:

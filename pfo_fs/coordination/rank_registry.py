@@ -14,11 +14,11 @@ from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.store import JobFolder, bodies
 
 _MOST_CLOCKS = 256
-"""Different clocks of all GPUs of a job together that a policy gets; of more, it gets some, at even distances."""
+"""A policy gets at most this many different clocks, for all GPUs of a job together; of more, some at even distances."""
 _MOST_CLOCK_LISTS = 64
-"""Different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
+"""At most this many different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
 _PAUSE_PER_READING = 2
-"""After a reading that took t seconds there is a pause of 2 t: each listing has all the ranks that were read before."""
+"""After a reading that took t seconds there is a pause of 2 t: each listing has all ranks known already, too."""
 _ORDERS_AGAIN_S, _ORDERS_SHARE = 10.0, 0.01
 """Known orders are read again every 10 s, and for 1 % of the time at most."""
 NAMED = 16
@@ -31,7 +31,7 @@ class RankRegistry:
 
     Attributes:
         by_rank: The ranks that are known, by number.
-        longest_poll_s: How often the host polls that polls most rarely, in s.
+        longest_poll_s: The longest interval at which a host polls, in s.
     """
 
     folder: JobFolder
@@ -54,7 +54,7 @@ class RankRegistry:
 
     @property
     def planned_infos(self) -> list[RankInfo]:
-        """The same, with the clocks that a policy may use: where there are very many, some at even distances."""
+        """All known ranks, with the clocks that a policy may use: if they are very many, some at even distances."""
         infos = self.infos
         offered = sorted({mhz for info in infos for mhz in info.available_frequencies})
         if len(offered) <= _MOST_CLOCKS:
@@ -95,7 +95,7 @@ class RankRegistry:
 
     def _add(self, body: bodies.RankBody) -> None:
         clocks = body.rank_info.available_frequencies
-        # Most ranks offer the same clocks: one list of them is kept, which saves most of the memory.
+        # Most ranks offer the same clocks: they share one list, which saves most of the memory.
         clocks = self._clocks.setdefault(tuple(clocks), clocks)
         if len(self._clocks) > _MOST_CLOCK_LISTS:
             raise PlanError(f"the ranks' GPUs have more than {_MOST_CLOCK_LISTS} different lists of clocks")
@@ -111,9 +111,9 @@ class RankRegistry:
         return name_ranks([rank for rank in range(job.world_size) if rank not in self.by_rank], NAMED)
 
     def order_changed(self) -> bool:
-        """Returns whether ranks run another order than `orders` has told so far, from now on the new one.
+        """Returns whether ranks run another order than `orders` has returned so far; then `orders` returns the new one.
 
-        It counts once it was read twice: then all stages have written theirs, and these fit together.
+        A new order counts once it was read twice: then all stages have written their orders, and these fit together.
         """
         began = self.monotonic()
         if began < self._orders_not_before or not self._orders:
@@ -137,17 +137,17 @@ class RankRegistry:
         return False
 
     def orders(self, planned: Sequence[FrequencySchedule] = ()) -> dict[int, InstructionOrder | None]:
-        """Returns the instruction order of each rank, None where nothing is known yet.
+        """Returns the instruction order of each rank; None if nothing is known yet.
 
-        A rank that has not written its order is assumed to run that of another rank of its stage, or, where none of
-        the stage has, that of its schedule in `planned`.
+        A rank that has not written its order is assumed to run the order of another rank of its stage. If no rank of
+        the stage has written one, it is assumed to run the order of its schedule in `planned`.
 
         Raises:
             PlanError: The job has more different orders than it may have.
         """
         seen, infos = self._orders, self.infos
         new = [rank for rank in self.folder.numbers(bodies.OrderBody) if rank not in seen]
-        # Most ranks have the order of another one: one list of them is kept, which saves most of the memory.
+        # Most ranks have the same order as another rank: they share one list, which saves most of the memory.
         known = {tuple(order): order for order in {id(order): order for order in seen.values()}.values()} if new else {}
         for rank in new:
             body = self.folder.read(bodies.OrderBody, rank=rank)

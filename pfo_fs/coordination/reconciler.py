@@ -84,7 +84,7 @@ class Reconciler:
             if self.runner.is_outdated(self.publication.newest_made):
                 self.publication.forget()
             self.runner.start(self.publication.made, self.publication.kept)
-        if not self.progress.is_awaited:  # it tells whether the steps of a file are over
+        if not self.progress.is_awaited:  # progress tells whether the steps of a file are over
             self.override.poll(layout.YAML in names, now, self._resolve, self.progress.start_step(now))
         self._end_override(now)
         if not self._update_plan_inputs(now):
@@ -94,7 +94,7 @@ class Reconciler:
         published = wanted is not None and self._publish_if_new(wanted, now)
         if wanted is not None and not published and layout.CHECK in names and self._rests(wanted):
             published = self._check(wanted, now)
-        if published:  # else the next poll would make them, if there is one
+        if published:  # otherwise only the next poll, if there is one, would write them
             self._write_rank_files()
         self._report_on_yaml()
         return published
@@ -138,8 +138,8 @@ class Reconciler:
     def _update_plan_inputs(self, now: float) -> bool:
         """Gives the scheduler what users request and how long iterations take.
 
-        Returns whether it asks for another plan now. Then results of the schedule in force are not passed to it: they
-        were measured while something changed.
+        Returns whether the scheduler asks for another plan now. Then it does not get the results of the schedule in
+        force, because they were measured while something changed.
         """
         runner = self.runner
         if not runner.learns:
@@ -164,7 +164,7 @@ class Reconciler:
     # ---- what is wanted
 
     def _wanted(self) -> Wanted | None:
-        """Returns the schedule that should be in force; None: the one that is in force stays."""
+        """Returns the schedule that should be in force; None: the present schedule stays in force."""
         runner = self.runner
         if self.override.active:
             source = bodies.Source(kind="yaml", sha256=self.override.accepted_sha256)
@@ -249,7 +249,7 @@ class Reconciler:
         request = ScheduleRequest(wanted.request.schedules, turns=turns, steps=asked.steps)
         published = self._publish_if_new(Wanted(source, request), now)
         if published:
-            with suppress(StoreError):  # it is known by its nonce, so it is not done twice
+            with suppress(StoreError):  # the check is known by its nonce, so it is not done twice
                 self.folder.remove_file(layout.CHECK)
         return published
 
@@ -264,8 +264,8 @@ class Reconciler:
             # Measuring leaves out the first step.
             return Term(start_step + 1 + wanted.request.steps, after, turns)
         if measures:
-            # Enough for the window, and for planning the next schedule and sending it to the ranks. After them clocks
-            # go to their default, even if a process has died in between.
+            # Enough for the window, and for planning the next schedule and sending it to the ranks. After these steps
+            # clocks go to their default, even if a process has died in between.
             more = math.ceil(publication.results_take_s(now) / max(self.progress.iteration_s, 1e-3))
             return Term(start_step + 10 * (self.job.profile_steps + 1) + more)
         return Term()
@@ -273,7 +273,7 @@ class Reconciler:
     def _look_for_lost_results(self, now: float) -> bool:
         """Returns whether to measure the newest schedule again: it ran for long enough, but results are missing.
 
-        A helper process that dies loses those that it has not written.
+        A helper process that dies loses the results that it has not written.
         """
         runner, publication, progress = self.runner, self.publication, self.progress
         waits = runner.learns and (runner.measures or runner.watches_iteration_times)

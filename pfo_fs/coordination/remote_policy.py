@@ -1,7 +1,7 @@
-"""A policy that runs in a process of its own, with limits of memory and time, and stands in the daemon as a scheduler.
+"""A scheduler for the daemon whose policy runs in a process of its own, with limits of memory and time.
 
 A policy that needs too much ends its own process, and no other job notices. `multiprocessing`'s server forks these
-processes (`policy_preload.py` has loaded what they need); each ends with the daemon. First, what runs in the process.
+processes (`policy_preload.py` has loaded what they need), and they end with the daemon. The first half runs in them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PolicyLimits:
     Attributes:
         memory_bytes: Memory, beyond what the process has at its start.
         cpu_s: Processor time in s for one call: to take in results, or to make a plan.
-        wall_s: Time in s for the same; longer, since many policies may share few processors.
+        wall_s: Elapsed time in s for one call; longer than `cpu_s`, since many policies may share few processors.
     """
 
     memory_bytes: int = 1 << 30
@@ -84,7 +84,7 @@ def serve(connection: Connection, limits: PolicyLimits, log_level: int, call: Po
                 scheduler.orders = orders
             value = getattr(scheduler, method)(*args) if method else None
             state: dict[str, object] = {"_done": scheduler.done, "plan_inputs": scheduler.plan_inputs}
-            # What is said of a request may change with the iterations.
+            # The text of a request may change with the iterations.
             if method in ("request", "assess") and (request := scheduler.request()) is not asked:
                 asked = request
                 state["_answer"] = replace(request, schedules=_bounded(request.schedules))
@@ -169,21 +169,21 @@ def _set_limit(limit: int, soft: int, hard: int) -> None:
 
 _POLICY_LIMITS = PolicyLimits()
 _PLAN_LIMITS = PolicyLimits(memory_bytes=256 << 20, cpu_s=60, wall_s=300.0)
-"""What the process may take that reads the largest plan. It needs half of that memory, and a tenth of that time."""
+"""Limits of a process that reads a plan file. The largest plan needs half of the memory, and a tenth of the time."""
 _PLANS_READ_AT_ONCE = 4
-"""So many plans of 256 MiB take as much memory as one policy; further jobs wait for them."""
+"""At most this many plans are read at once, because they take as much memory as one policy; further jobs wait."""
 _MOST_REPLY_BYTES = 64 << 20
 """The largest answer of a policy's process."""
 _ENDS_WITHIN_S = 10.0
-"""A process whose connection is closed has ended, but for what the kernel does."""
+"""A process whose connection is closed ends within this time, in s: only the kernel has work left."""
 _SERVER_ENDED = 255
-"""The exit code that `multiprocessing` gives where its server, which would know it, has ended too."""
+"""The exit code that `multiprocessing` reports if its server, which would know the real one, has ended too."""
 _TO_DO = "Give the job fewer clocks, stages or instructions, or a plan file (PointSolution)."
 
 
 _processes = get_context("forkserver")
 _starts = threading.Lock()
-"""`multiprocessing` reads the ends of all processes when it starts another one: not while a thread reads one."""
+"""Held while a process is started or its end is read: `multiprocessing` reads the ends of all when it starts one."""
 
 
 class PolicyProcesses:
@@ -195,7 +195,7 @@ class PolicyProcesses:
         _processes.set_forkserver_preload(["__main__", "pfo_fs.coordination.policy_preload"])
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
-        """Makes a policy that runs in a process of its own; a plan is read in one, which ends then."""
+        """Makes a policy that runs in a process of its own; for a plan file, the process only reads the plan."""
         cls = load_scheduler(call.name)
         if cls is Manual or why_no_processes():
             return call.make()
@@ -213,8 +213,8 @@ class PolicyProcesses:
 class RemotePolicy(FrequencyScheduler):
     """A scheduler whose methods run in another process.
 
-    Every call has limits of memory and time. When it ends by one of them, the process is gone, and the call raises
-    `PolicyFailed`; when the process has ended for a reason outside, `PolicyLost`: a replay in another one goes on.
+    Every call has limits of memory and time. If it meets one, the process is gone, and the call raises `PolicyFailed`.
+    If the process was ended from outside, the call raises `PolicyLost`: a replay in another process goes on.
     """
 
     def __init__(self, call: PolicyCall, limits: PolicyLimits) -> None:
@@ -289,7 +289,7 @@ class RemotePolicy(FrequencyScheduler):
         self._call(method, *args)
 
     def _call(self, method: str, *args: object) -> Any:
-        """Returns the result of a method, and takes over what has changed of the scheduler's state.
+        """Returns the result of a method, and takes over the changed state of the scheduler.
 
         Raises:
             PlanError: The scheduler has raised it.

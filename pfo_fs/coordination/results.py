@@ -18,11 +18,11 @@ from pfo_fs.store import JobFolder, bodies
 log = logging.getLogger(__name__)
 
 _MOST_RESULT_BYTES = 64 << 20
-"""Results of one schedule; of more, those of the pipelines with the lowest numbers are used."""
+"""At most this many bytes of a schedule's results are used; of more, those of the pipelines with the lowest numbers."""
 
 
 class StoredResults(Sequence[ProfilingResult]):
-    """Results that are stored as JSON, a small part of the memory; they are read where they are used first."""
+    """Results that are stored as JSON, which takes little memory; they are parsed when they are used first."""
 
     def __init__(self, stored: Iterable[bytes] = ()) -> None:
         self._stored = list(stored)
@@ -49,7 +49,7 @@ class StoredResults(Sequence[ProfilingResult]):
 
 @dataclass
 class Results:
-    """Reads the results of one job, each file once: as soon as it is there, so that the last ones are read at once."""
+    """Reads the results of one job. Each file is read once, as soon as it is there, so that in the end few are left."""
 
     folder: JobFolder
     ranks: RankRegistry
@@ -59,22 +59,22 @@ class Results:
 
     def forget(self) -> None:
         """Frees the memory of results that were used."""
-        self._number = -1  # of the schedule whose results have been read:
-        self._names: set[int] = set()  # the files
+        self._number = -1  # of the schedule whose results have been read
+        self._names: set[int] = set()  # the files that have been read
         self._late: dict[int, bool] = {}  # the ranks that have a result, and whether it was measured late
         self._stored: dict[int, bytes] = {}  # by rank
         self._bytes = 0
-        self._last_first: list[tuple[int, int, int]] = []  # the same ranks, a heap
+        self._last_first: list[tuple[int, int, int]] = []  # the ranks of `_stored`, a heap
 
     def missing(self, number: int) -> list[int]:
-        """Returns the ranks without a result under schedule `number`; one that cannot be read counts as a result."""
+        """Returns the ranks without a result under schedule `number`; a file that cannot be read counts as a result."""
         self._read_new(number)
         return sorted(self.ranks.by_rank.keys() - self._late.keys() - self._names)
 
     def read(self, number: int) -> StoredResults:
         """Returns the results under schedule `number`, by rank; what cannot be read is left out.
 
-        If every stage has results in time, late ones are left out too.
+        If every stage has results in time, late results are left out, too.
         """
         self._read_new(number)
         by_rank = self.ranks.by_rank
@@ -96,7 +96,7 @@ class Results:
                 log.warning("job %s: a result is left out: %s", self.folder.job_id, error)
                 continue
             if found is None:
-                self._names.discard(name)  # it is listed, but not there: a listing is old
+                self._names.discard(name)  # it is listed, but not there: the listing is old
             for body in found or ():
                 self._store(body)
             self._bound()

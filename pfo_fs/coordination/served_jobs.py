@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 AFTER_FAILURE_S = 5.0
 MOST_THREADS = 128
-"""At most this many jobs are planned for, or wait for a slow directory, at the same time; others wait for them."""
+"""At most this many jobs are planned for, or wait for a slow directory, at the same time; further jobs wait."""
 _MOST_GRACE_S = 600.0
-"""No job is ended before this daemon has watched it for this time, or for a sixteenth of the time after which it counts
-as idle: after an outage of the file system, living processes write first."""
+"""No job is ended before this daemon has watched it for this time, in s, or for a sixteenth of the time after which it
+counts as idle, if that is shorter: after an outage of the file system, living processes write first."""
 
 PATIENCE_S = 0.05
 """A call waits this long for a running thread before another thread takes it. Most polls take a millisecond; threads
-that run at the same time compete for the interpreter, which costs more CPU time than one after the other."""
+that run at the same time compete for the interpreter, which costs more CPU time than calls one after the other."""
 _EARLY = 0.25
-"""When one job is due, others are polled with it up to this share of their pause early: each round costs CPU time."""
+"""When a job is due, others are polled too if only this share of their pause is left: each round costs CPU time."""
 _FOLDERS = ""
 """Marks the poll of `jobs/` itself where a job's id is expected: ids are never empty."""
 
@@ -35,7 +35,7 @@ _FOLDERS = ""
 class Workers:
     """Runs calls one after the other in one thread, and in more threads where calls take long.
 
-    The threads end when no call waits, and with the process at any time. The interpreter would wait for those of
+    The threads end when no call waits, and with the process at any time. The interpreter would wait for threads of
     `concurrent.futures`, but a daemon that is planning for minutes must end at once on a signal.
     """
 
@@ -130,7 +130,7 @@ class ServedJobs:
         self._ended: deque[tuple[str, float | Found]] = deque()  # polls that have ended, and their results
         self._grace_s = min(_MOST_GRACE_S, self.max_idle_s / 16)
         self._workers = Workers(MOST_THREADS)
-        self._folders_worker = Workers(1)  # separate, so that new jobs never wait for others that are planned for
+        self._folders_worker = Workers(1)  # separate: new jobs never wait for the plans of others
         self._folders_due = -math.inf
         self._folders_polling = False
         self._folders_changed = True
@@ -141,7 +141,7 @@ class ServedJobs:
         return self._workers.busy or self._folders_worker.busy
 
     def list_soon(self) -> None:
-        """Makes the poll of `jobs/` due, where something may be new."""
+        """Makes the poll of `jobs/` due, because something may be new there."""
         self._folders_changed = True
         self._folders_due = -math.inf
 

@@ -61,7 +61,7 @@ class YamlOverride:
         self.problem = ""
         self._before = ""  # text for the status: what was accepted before this file
         self._content: bytes | None = None  # as it was read last; None before that, and once the file is gone
-        self._sha256 = ""  # its hash
+        self._sha256 = ""  # the hash of `_content`
         self._unchanged_since = 0.0
         self._absent_since: float | None = None  # since when listings lack the file
         self._absences = 0
@@ -180,7 +180,7 @@ class YamlOverride:
     def _write_status(
         self, state: str, sha256: str, problems: Sequence[Problem] = (), published: tuple[int, int] | None = None
     ) -> None:
-        """Writes `schedule.status.yaml` about the file with this hash, if it changes; logs errors of the directory."""
+        """Writes the status of the file with this hash, if it has changed; logs errors of the shared directory."""
         document: dict[str, object] = {"state": state}
         if sha256:
             document["sha256_of_schedule_yaml"] = sha256

@@ -1,4 +1,4 @@
-"""What works on this node, and what to do about what does not. Changes no setting of a GPU, unless asked to fix it."""
+"""What works on this node, and what to do if something does not. Changes GPU settings only if asked to fix them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _pages: list[SharedPage] = []
 def gpu_specs(most: int | None = None) -> list[str]:
     """Returns the specs of this node's GPUs: those that CUDA_VISIBLE_DEVICES leaves, or what `PFO_FS_GPU` asks for.
 
-    `most`: the number of simulated ones, 1 if None; of real ones, at most so many.
+    `most`: the number of simulated GPUs, 1 if None; the most real GPUs, all if None.
 
     Raises:
         DeviceError: There is no GPU that pfo-fs can use.
@@ -88,7 +88,7 @@ def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = 
 
 
 def _without_energy(gpus: Sequence[Gpu]) -> str:
-    """Returns the end of a text: the GPU whose energy cannot be read, or may hold more than its own, and why."""
+    """Returns the end of a text about a GPU whose energy cannot be read, or may be that of more than the GPU."""
     for gpu in gpus:
         if counts_whole_module(gpu.name):
             return "; their energy counters may count the whole module, CPU included: savings are shares of that"
@@ -119,7 +119,7 @@ def check_clocks(gpu: Gpu | None) -> list[Check]:
 
 
 def check_other_setters(gpus: Sequence[Gpu]) -> list[Check]:
-    """Says what else decides the clocks of the GPUs, as far as it shows."""
+    """Says what else decides the clocks of the GPUs, if that can be seen."""
     found = {LOOKS_LIKE[name]: name for gpu in gpus for name in other_setters(gpu)}
     for gpu in gpus:
         with suppress(DeviceError):
@@ -170,7 +170,7 @@ def running_clock_processes(proc: Path = Path("/proc")) -> list[Holder]:
         if entry.name.isdecimal():
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if _MODULE in words:  # the GPU follows
+                if _MODULE in words:  # the next word is the GPU
                     spec = os.fsdecode(words[words.index(_MODULE) + 1])
                     found.append(Holder(int(entry.name), spec or None))
     return found
@@ -198,7 +198,7 @@ def check_leftovers(specs: Sequence[str], gpus: Sequence[Gpu], *, fix: bool) -> 
 
 
 def note_of(uuid: str, found: GpuSettings) -> Leftover | None:
-    """Returns what a job of this user has noted about a GPU: about a power limit that is still in force, or a clock."""
+    """Returns what a job of this user has noted of a GPU: a power limit, if that is still in force; else, a clock."""
     limit, clock = limit_note(uuid).leftover(), clock_note(uuid).leftover()
     if limit is not None and found.limit_differs and limit.is_of(found.limit_w, SAME_W):
         return limit
@@ -210,7 +210,7 @@ def judge_leftover(found: GpuSettings, holders: Sequence[Holder], note: Leftover
     if holders or (note is not None and note.in_use):
         return "in-use" if found.differs else "none"
     if note is not None and not found.processes:
-        return "left"  # also where the driver does not show it: the reset was not verified
+        return "left"  # also if the driver does not show a difference: the reset was not verified
     if not found.differs:
         return "none"
     if found.processes:

@@ -28,11 +28,11 @@ class Check(NamedTuple):
 
 @cache
 def lines() -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns, for each line and each of its outcomes: `ok`, the `meaning`, and what there is `todo`."""
+    """Returns, for each line and each of its outcomes: `ok`, the `meaning`, and what is `todo`, if anything."""
     return dict(yaml.safe_load(files("pfo_fs.doctor").joinpath("lines.yaml").read_text("utf-8")))
 
 
 def line(name: str, outcome: str, found: str) -> Check:
-    """Returns a line with one of its outcomes in the file, and what was found, with numbers."""
+    """Returns a line with one of its outcomes in `lines.yaml`; `found`: what was found, with numbers."""
     result = lines()[name][outcome]
     return Check(name, result["ok"], found, result.get("todo", ""), result["meaning"])

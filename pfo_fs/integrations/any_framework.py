@@ -28,10 +28,10 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
             trainer, or a Megatron-Core model (one module, or the list of its chunks; give `num_microbatches=`, too).
         shared_dir: The directory that all ranks, the daemon and users share.
         options: Other arguments of `PFOFileOptimizer`. With torch's schedules and tensor parallelism also `mesh`, a
-            `DeviceMesh` with a dimension `pp`. With `loads`, clocks come from the loads of each step, one for all ranks
-            of a pipeline (docs/load-clocks.md), and not from a schedule: a function from the arguments of a
-            micro-batch's forward to its load, which torch's schedules call where a step gets its inputs; or True: the
-            program calls the holder's `give_loads` before each step.
+            `DeviceMesh` with a dimension `pp`. With `loads`, clocks do not come from a schedule but from the loads of
+            each step, and all ranks of a pipeline get one clock (docs/load-clocks.md). `loads` is a function from the
+            arguments of a micro-batch's forward to its load, which torch's schedules call when a step gets its inputs.
+            Or it is True, and the program calls the holder's `give_loads` before each step.
 
     Returns:
         The optimizer's holder: `close()` takes everything off `thing` and resets the clocks; it is a context manager,
@@ -39,14 +39,14 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
         there is one warning on each rank with the reason, and training goes on at default clocks.
 
     Raises:
-        PfoError: With `strict=True`, the same in place of the warning; a ConfigError if `thing` cannot be followed.
+        PfoError: With `strict=True`, raised in place of the warning; a ConfigError if `thing` cannot be followed.
     """
     first = thing[0] if isinstance(thing, list) and thing else thing
     for kind in type(first).__mro__:
         for package, (module, name) in _ADAPTERS.items():
             if f"{kind.__module__}.".startswith(f"{package}."):
                 adapter = getattr(import_module(f"pfo_fs.integrations.{module}"), name)
-                if name == "attach":  # what it attaches has more methods
+                if name == "attach":  # its attachment has more methods
                     attachment: Attachment = adapter(thing, shared_dir, **options)
                     return attachment
                 own = {"mesh": options.pop("mesh", None)} if name == "TorchPipeline" else {}

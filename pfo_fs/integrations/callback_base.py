@@ -26,7 +26,7 @@ AnyCallback = TypeVar("AnyCallback", bound="FrameworkCallback")
 
 
 class FrameworkCallback:
-    """A callback with a framework's class among its bases, whose copies are those of a user who has just made one.
+    """A callback with a framework's class among its bases; a copy of it is like a callback that was just made.
 
     Callbacks are copied before training starts (`ddp_spawn`, notebooks, Ray), also to other processes, and each copy
     serves its own process.
@@ -36,7 +36,7 @@ class FrameworkCallback:
     """
 
     needs: ClassVar[str]
-    """What to install, for an error."""
+    """What to install, for the text of an error."""
 
     @staticmethod
     def load_base() -> type:
@@ -44,7 +44,7 @@ class FrameworkCallback:
         raise NotImplementedError
 
     def __new__(cls: type[AnyCallback], *_args: object, **_options: object) -> AnyCallback:
-        kind: type = cls  # mypy takes a type variable for nothing that can be hashed
+        kind: type = cls  # to mypy, a type variable cannot be hashed
         try:
             base = cls.load_base()
         except ImportError as error:
@@ -110,7 +110,7 @@ class PowerLimitCallback(FrameworkCallback):
         self.optimizer.pause()
 
     def close(self) -> None:
-        """Restores the earlier levels and finishes writing; what was attached is taken off."""
+        """Restores the earlier levels, finishes writing, and takes the callback off the trainer."""
         super().close()
         self.optimizer.close()
 
@@ -120,8 +120,8 @@ class LoadClocksCallback(FrameworkCallback):
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
-        loads: Reads the load of a batch, on the CPU, as the loader for training gives it; `pfo_fs.loads.from_batch`
-            finds what packing collators give.
+        loads: Reads the load of a batch on the CPU, as the loader for training gives it; `pfo_fs.loads.from_batch`
+            reads the batches of packing collators.
         options: Other arguments of `LoadClocks`.
     """
 
@@ -136,7 +136,7 @@ class LoadClocksCallback(FrameworkCallback):
         (self._read,) = self._arguments  # type: ignore[assignment]
         self._guard = Guard(lambda _: self.close(), strict=bool(self._options.get("strict")), what="clocks from loads")
         self.clocks = LoadClocks.nothing()
-        self._model: Module | None = None  # that of `clocks`, until they are closed
+        self._model: Module | None = None  # the model of `clocks`, until they are closed
 
     def start(self, model: Module | None) -> None:
         """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
@@ -148,7 +148,7 @@ class LoadClocksCallback(FrameworkCallback):
         """Reads a load before the batch is on a GPU; None, and a warning, if it cannot be read."""
         try:
             return self._read(batch)
-        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+        except Exception as error:  # noqa: BLE001  a step whose load makes no sense has no load
             self.clocks.misread(error)
             return None
 

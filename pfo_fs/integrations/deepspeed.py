@@ -29,7 +29,7 @@ _NAMES = {"ForwardPass": "forward", "BackwardPass": "backward"}
 
 
 class DeepSpeedPipeline:
-    """Where a DeepSpeed engine runs its instructions: that of a `PipelineModule` or a `DualPipeVModule`.
+    """The adapter to the engine of a `PipelineModule` or a `DualPipeVModule`.
 
     Raises:
         ConfigError: The engine has no pipeline, or this version of DeepSpeed works in another way.
@@ -44,7 +44,7 @@ class DeepSpeedPipeline:
 
     def parallel_dims(self) -> dict[str, int]:
         grid = self._engine.grid
-        # `get_model_parallel_rank` of the grid counts pipeline ranks too; this is the one of tensor parallelism.
+        # The grid's `get_model_parallel_rank` counts pipeline ranks too; `get_tensor_model_parallel_rank` does not.
         return {
             "pp_rank": grid.get_pipe_parallel_rank(),
             "pp_degree": grid.get_pipe_parallel_world_size(),
@@ -60,7 +60,7 @@ class DeepSpeedPipeline:
     def _order(self, stage_id: int) -> list[Instruction]:
         own = self._engine._train_schedule()
         schedule = type(own)(micro_batches=own.micro_batches, stages=own.stages, stage_id=stage_id)
-        # A command knows a buffer, which later micro-batches use again, not its micro-batch.
+        # A command does not name its micro-batch, only a buffer, which later micro-batches use again.
         counts: defaultdict[tuple[int, str], Iterator[int]] = defaultdict(count)
         places = [
             (self._stage(stage_id, command.kwargs.get("phase")), _NAMES[type(command).__name__])
@@ -74,7 +74,7 @@ class DeepSpeedPipeline:
         return 2 * self._engine.num_stages - 1 - stage_id if phase else stage_id
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Gives the engine object a table and a `train_batch` of its own; returns what removes both."""
+        """Gives the engine object a table and a `train_batch` of its own; returns the function that removes both."""
         engine, train_batch = self._engine, self._engine.train_batch
 
         def bracketed(run: Callable[..., Result], name: str) -> Callable[..., Result]:

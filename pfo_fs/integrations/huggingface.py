@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 _CLASS = vars(object)["__class__"]
-"""The class of an object, also of accelerate's loaders, which tell another one."""
+"""Reads and sets the class of an object, also of accelerate's loaders, which pretend to have another class."""
 
 
 class HFCallback(FrameworkCallback):
@@ -38,10 +38,10 @@ class HFCallback(FrameworkCallback):
         self._trainer: Trainer | None = None  # the Trainer to which the callback is attached
 
     def _join(self, trainer: Trainer) -> None:
-        """Puts this callback before those that report.
+        """Puts this callback before the callbacks that report.
 
         Raises:
-            ConfigError: The Trainer is none that pfo-fs knows, or not the first one.
+            ConfigError: pfo-fs does not know this kind of Trainer, or the callback is attached already.
         """
         callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", None)
         if not isinstance(callbacks, list) or not callable(getattr(trainer, "train", None)):
@@ -83,12 +83,12 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         HFGlobalPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05)).attach(trainer)
 
     Make the `TrainingArguments` first: they set up `torch.distributed`. The arguments are those of
-    `GlobalPowerLimitOptimizer`. The Trainer's logs get `metrics()`; evaluations and checkpoints are left out of what is
-    measured. The earlier levels are restored when training ends, and when the process ends.
+    `GlobalPowerLimitOptimizer`. The Trainer's logs get `metrics()`; evaluations and checkpoints are not measured.
+    The earlier levels are restored when training ends, and when the process ends.
 
     `Trainer(callbacks=[...])` takes the callback, too, but the Trainer tells callbacks nothing of an exception, and
-    calls those of TensorBoard and others first. So `attach` is better: with it, the earlier levels are restored after
-    an exception in a process that goes on (a notebook), and metrics are in what is reported.
+    calls the callbacks of TensorBoard and others first. So `attach` is better: with it, the earlier levels are restored
+    after an exception even if the process goes on (a notebook), and TensorBoard and others report the metrics.
 
     Raises:
         InvalidArgument: As `GlobalPowerLimitOptimizer`.
@@ -106,7 +106,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         self._batch_size: int | None = None
 
     def attach(self, trainer: Trainer) -> HFGlobalPowerLimitOptimizer:
-        """Adds this callback to a Trainer, before those that report, and restores the levels when `train` raises.
+        """Adds this callback to a Trainer, before callbacks that report, and restores the levels when `train` raises.
 
         `trainer.train` is wrapped on this object until `close`. Returns this callback.
 
@@ -114,7 +114,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
             ConfigError: With `strict`: the Trainer has no `callback_handler` and `train`, or this callback is attached
                 already.
         """
-        self.start()  # of a copy
+        self.start()  # a copy has not started yet
 
         def train_and_restore(*args: object, **kwargs: object) -> object:
             try:
@@ -130,7 +130,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
 
     def on_train_begin(self, _args: object, state: TrainerState, _control: object, **_kwargs: object) -> None:
         """Training begins, maybe again, with the smaller batches of `auto_find_batch_size`."""
-        self.start()  # of a copy
+        self.start()  # a copy has not started yet
         before, self._batch_size = self._batch_size, getattr(state, "train_batch_size", None)
         if before in (None, self._batch_size):
             self.optimizer.on_train_begin()
@@ -141,7 +141,7 @@ class HFGlobalPowerLimitOptimizer(HFCallback, PowerLimitCallback):
         self.optimizer.on_epoch_begin()
 
     def on_epoch_end(self, *_args: object, **_kwargs: object) -> None:
-        """An epoch ends; what is being measured goes on in the next one."""
+        """An epoch ends; the measurement goes on in the next epoch."""
         self.optimizer.pause_measurement()
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
@@ -174,14 +174,14 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
     def _reset(self) -> None:
         super()._reset()
         self._watched: list[tuple[DataLoader, type]] = []  # loaders, and the classes that they had
-        self._fetched: deque[object] = deque()  # loads of batches that the loader has before they are on the GPU
-        self._taken: list[object] = []  # those of the batches that the Trainer has got since the last step began
+        self._fetched: deque[object] = deque()  # loads of batches that the Trainer has not got yet
+        self._taken: list[object] = []  # loads of the batches that the Trainer has got since the last step began
 
     def attach(self, trainer: Trainer) -> HFLoadClocks:
         """Adds this callback to a Trainer.
 
         Raises:
-            ConfigError: With `strict`: the Trainer is none that pfo-fs knows.
+            ConfigError: With `strict`: pfo-fs does not know this kind of Trainer.
         """
         with self._guard:
             self._join(trainer)
@@ -212,16 +212,16 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
                 self.clocks.warn(WAITS_IN_BACKWARDS)
 
     def _watch(self, loader: DataLoader) -> DataLoader:
-        """Has the load of each batch read, where it is on the CPU; returns the loader."""
+        """Makes the loader read the load of each batch while the batch is on the CPU; returns the loader."""
         from accelerate.data_loader import DataLoaderShard
 
-        if issubclass(type(loader), DataLoaderShard):  # puts batches on the GPU, one ahead of what the Trainer takes
+        if issubclass(type(loader), DataLoaderShard):  # puts batches on the GPU, one batch ahead of the Trainer
             self._change(loader.base_dataloader, lambda: self._fetch_from(loader.skip_batches), self._fetch)
         self._change(loader, self._taken.clear, self._take)
         return loader
 
     def _change(self, loader: DataLoader, begin: Callable[[], object], take: Callable[[object], object]) -> None:
-        """Makes a loader call `begin` before an epoch and `take` with each batch; in all else, it stays what it is."""
+        """Makes a loader call `begin` before an epoch and `take` with each batch, and changes nothing else in it."""
         kind = type(loader)
 
         def iterate(self: DataLoader) -> Iterator[object]:
@@ -239,7 +239,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         self._watched.append((loader, kind))
 
     def _fetch_from(self, first: int) -> None:
-        """An epoch begins, whose first batches the Trainer may not get."""
+        """An epoch begins; the Trainer does not get the batches before number `first`."""
         self._fetched.clear()
         self._left_out = first
 
@@ -260,7 +260,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         self._taken.clear()
 
     def on_step_begin(self, *_args: object, **_kwargs: object) -> None:
-        """A step begins, for which the Trainer has taken all its batches."""
+        """A step begins; the Trainer has taken all batches of the step."""
         self.clocks.step([*self._taken])
         self._taken.clear()
 

@@ -42,13 +42,13 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
 
         Trainer(..., callbacks=[LightningPowerLimitOptimizer(optimum_selector=MaxSlowdownConstraint(1.05))])
 
-    A step is an optimizer step, whatever the number of micro-batches. Validation is left out of what is measured. The
-    trainer's loggers get `metrics()` every `log_every_n_steps` steps. The earlier levels are restored when training
-    ends, also by an exception, and when the process ends.
+    A step is an optimizer step, whatever the number of micro-batches. Validation is not measured. The trainer's
+    loggers get `metrics()` every `log_every_n_steps` steps. The earlier levels are restored when training ends, also by
+    an exception, and when the process ends.
 
     Args:
-        args, options: Arguments of `GlobalPowerLimitOptimizer`. It is made when training is set up, because ranks
-            can exchange messages only then.
+        args, options: Arguments of `GlobalPowerLimitOptimizer`, which is made when training is set up: only then can
+            ranks exchange messages.
 
     Raises:
         InvalidArgument: As `GlobalPowerLimitOptimizer`.
@@ -69,7 +69,7 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
         self._step = -1
 
     def on_train_batch_start(self, trainer: Trainer, *_args: object) -> None:
-        """A micro-batch begins: the first one of a step if there was an optimizer step since the last one."""
+        """A micro-batch begins: the first of a step if there was an optimizer step since the last micro-batch."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             self.optimizer.on_step_begin()
@@ -81,7 +81,7 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
             self._log_metrics(trainer)
 
     def on_train_epoch_end(self, *_args: object) -> None:
-        """An epoch ends; what is being measured goes on in the next one."""
+        """An epoch ends; the measurement goes on in the next epoch."""
         self.optimizer.pause_measurement()
 
     def on_validation_start(self, *_args: object) -> None:
@@ -99,7 +99,7 @@ class LightningPowerLimitOptimizer(LightningCallback, PowerLimitCallback):
 class LoaderWithLoads:
     """A data loader that fetches all micro-batches of a step before it gives the first, and keeps their loads.
 
-    In all else, and where the trainer does not train with it, it is the loader.
+    In all else, and if the trainer does not train with it, it behaves as the loader that it wraps.
     """
 
     _loader: DataLoader
@@ -126,7 +126,7 @@ class LoaderWithLoads:
         if trainer.train_dataloader is not self:
             yield from batches
             return
-        self._steps.clear()  # an epoch may end before its last batch
+        self._steps.clear()  # the epoch before may have ended before its last batch
         while given < trainer.num_training_batches:  # the last step of an epoch may have fewer micro-batches
             count = min(trainer.accumulate_grad_batches, trainer.num_training_batches - given)
             step = list(islice(batches, int(count)))
@@ -154,11 +154,11 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
     def _reset(self) -> None:
         super()._reset()
         self._steps: deque[list[object]] = deque()
-        self._left = 0  # micro-batches of the step that runs
+        self._left = 0  # micro-batches of the present step that have not begun
         self._is_set_up = False
 
     def setup(self, trainer: Trainer, _module: object, stage: str) -> None:
-        """Has the strategy make loaders that keep loads, where the trainer trains with them."""
+        """Makes the strategy return loaders that keep loads if the trainer trains with them."""
         if stage != "fit" or self._is_set_up:
             return
         with self._guard:
@@ -185,7 +185,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         self._left = 0
 
     def on_train_batch_start(self, *_args: object) -> None:
-        """A micro-batch begins: the first one of a step if that before it was the last one of another."""
+        """A micro-batch begins: the first of a step if the micro-batch before it was the last of a step."""
         if self._left == 0:
             loads = self._steps.popleft() if self._steps else []
             self._left = max(1, len(loads))
@@ -193,7 +193,7 @@ class LightningLoadClocks(LightningCallback, LoadClocksCallback):
         self._left -= 1
 
     def on_train_batch_end(self, trainer: Trainer, *_args: object) -> None:
-        """A micro-batch ends; that of a step which is logged takes `metrics()` along."""
+        """A micro-batch ends; if its step ends too and is logged, `metrics()` are logged with it."""
         if not self._left:
             self._log_metrics(trainer)
 

@@ -17,10 +17,10 @@ StepLoads: TypeAlias = Iterable[object] | None
 
 
 def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
-    """Checks what clocks from loads need.
+    """Checks that clocks can come from loads.
 
     Raises:
-        ConfigError: There can be none.
+        ConfigError: Clocks cannot come from loads.
     """
     if loads is None:
         return
@@ -37,7 +37,7 @@ def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
 
 
 class LoadSteps:
-    """Steps whose clocks come from loads: for `PipelineMarks` in the place of an optimizer.
+    """Steps whose clocks come from loads; `PipelineMarks` takes this object in place of an optimizer.
 
     Args:
         reader: Returns the load of a micro-batch from the arguments of its forward; None: the program gives loads.
@@ -55,7 +55,7 @@ class LoadSteps:
         try:
             inputs = [(arguments, options) for arguments, options in micro_batches() if arguments or options]
             return [reader(*arguments, **options) for arguments, options in inputs] or None
-        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+        except Exception as error:  # noqa: BLE001  a step whose load makes no sense has no load
             self._clocks.misread(error)
             return None
 
@@ -73,4 +73,4 @@ class LoadSteps:
         """As `on_instruction_begin`."""
 
     def simulated_kernels(self) -> None:
-        """A simulated GPU's instructions take as long as their load, which only the program knows: it runs them."""
+        """None: the program itself runs the instructions of a simulated GPU, because only it knows their loads."""

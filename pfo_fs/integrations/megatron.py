@@ -9,8 +9,8 @@ With Megatron-LM's `pretrain`, which hides its loop:
 
     model_provider, forward_step = megatron.hooks(model_provider, forward_step, "/shared/pfo")
 
-Nothing of Megatron is patched: it starts and stops timers around each forward and backward, `config.timers` is a public
-field, and any callable that returns such timers does. Timers of the program's own are still started and stopped.
+Nothing of Megatron is patched: it starts and stops timers around each forward and backward, and `config.timers` is a
+public field for any callable that returns such timers. The program's own timers are still started and stopped.
 `megatron.training` replaces `config.timers` around an evaluation; the wrapped functions put the timers back.
 """
 
@@ -39,7 +39,7 @@ _STEP = "forward-backward"
 
 
 def config_of(model: MegatronModule | list[MegatronModule]) -> ModelParallelConfig:
-    """The configuration that Megatron's schedules read; some programs give each model a copy of theirs."""
+    """The configuration that Megatron's schedules read; some programs give each model its own copy."""
     from megatron.core.utils import get_model_config
 
     return get_model_config(model[0] if isinstance(model, list) else model)
@@ -80,7 +80,7 @@ class MegatronPipeline:
         }
 
     def orders(self, num_microbatches: int | None = None) -> list[list[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline.
+        """For each rank of the pipeline, its instructions in one step.
 
         Raises:
             ImportError: This version of Megatron-Core has no functions that tell the order.
@@ -123,8 +123,8 @@ def attach(
     Args:
         model: The model of this rank, or the list of its chunks.
         shared_dir, options: As for `pfo_fs.attach`.
-        num_microbatches: Of one step; what `megatron.core.num_microbatches_calculator` says if None.
-        hides_loop: Whether nothing can be put around the program's calls of its schedule, as in `pretrain`.
+        num_microbatches: Micro-batches of one step; if None, what `megatron.core.num_microbatches_calculator` says.
+        hides_loop: Whether the program's calls of its schedule cannot be wrapped, as in `pretrain`.
     """
     pipeline = partial(MegatronPipeline, model, num_microbatches, hides_loop=hides_loop)
     return MegatronAttachment.make(pipeline, shared_dir, options)
@@ -136,7 +136,7 @@ def hooks(
     shared_dir: str | os.PathLike[str],
     **options: object,
 ) -> tuple[Callable[..., MegatronModule], Callable[..., Result]]:
-    """Returns the two functions for Megatron-LM's `pretrain`, such that its steps are followed.
+    """Returns the two functions for Megatron-LM's `pretrain`, wrapped so that its steps are followed.
 
     All ranks call `model_provider`, so pfo-fs joins the job in its first call.
     """
@@ -158,11 +158,11 @@ def hooks(
 
 
 class MegatronAttachment(Attachment):
-    """An `Attachment` whose functions put the timers back where the program replaces them."""
+    """An `Attachment` whose functions put the timers back if the program has replaced them."""
 
     def _start_as_nothing(self, strict: bool = False) -> None:
         super()._start_as_nothing(strict)
-        self._armed: dict[int, Callable[[], None]] = {}  # by the identity of the configuration
+        self._armed: dict[int, Callable[[], None]] = {}  # what takes out the timers, by the configuration's id
         self._given: int | None = None  # the number of micro-batches that the wrapped function got last
         self._orders_of: dict[int, Sequence[Sequence[Instruction]]] = {}
 
@@ -186,7 +186,7 @@ class MegatronAttachment(Attachment):
         self.marks.holds_step = _is_in_one_graph(adapter.config)
 
     def forward_backward(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Returns what `get_forward_backward_func()` returned, followed; after an error in it, clocks are free."""
+        """Returns the `function` that Megatron gave, wrapped so that its steps are followed; an error ends the step."""
 
         @wraps(function)
         def run(*arguments: Any, **options: Any) -> Result:
@@ -206,7 +206,7 @@ class MegatronAttachment(Attachment):
         return run
 
     def forward_step(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Returns a `forward_step_func`, followed: for loops that hide their call of the schedule."""
+        """Returns a `forward_step_func`, wrapped to follow steps, for loops that hide their call of the schedule."""
 
         @wraps(function)
         def run(data_iterator: object, model: MegatronModule, *arguments: object) -> Result:
@@ -246,7 +246,7 @@ def _arm(config: ModelParallelConfig, marks: PipelineMarks) -> Callable[[], None
 
 
 class _Timers:
-    """Megatron's timers, which tell the marks of forwards and backwards too."""
+    """Megatron's timers, which also mark forwards and backwards."""
 
     def __init__(self, marks: PipelineMarks, inner: Timers | None) -> None:
         self.inner = inner
@@ -303,7 +303,7 @@ def _training() -> bool:
 
 
 def _num_microbatches(*, after_ramp_up: bool = False) -> int | None:
-    """Megatron's number of micro-batches of the next step, or of those after `--rampup-batch-size`; None: not known."""
+    """Micro-batches of Megatron's next step, or of the steps after `--rampup-batch-size`; None: not known."""
     from megatron.core import num_microbatches_calculator as calculators
 
     with suppress(AttributeError):  # the calculator is None

@@ -25,16 +25,16 @@ Result = TypeVar("Result")
 
 
 class PipelineMarks:
-    """Through this an adapter tells where training is. Outside of a step it reports nothing, so evaluations are silent.
+    """An adapter reports here where training is. Outside of a step, as in evaluations, instructions are ignored.
 
     Args:
         order: What this rank runs in one step.
-        guard: Keeps errors out of training; without one they are raised.
+        guard: Keeps errors out of training; without a guard, errors are raised.
 
     Attributes:
-        guard: The same. What an adapter does on its own inside of a step belongs into it.
+        guard: The guard; an adapter's own code inside of a step belongs into it.
         in_step: Whether a step has begun and its last instruction has not ended.
-        running: The name of the instruction that runs; None between two.
+        running: The name of the instruction that runs; None between two instructions.
         before_step: Called before each step.
         holds_step: Whether a step goes on after its last instruction, until `end_step`.
     """
@@ -52,15 +52,15 @@ class PipelineMarks:
         self._opt = opt
         self._order = order
         self._position = 0
-        self._order_is_over = False  # all of the order has run in this step, which goes on
-        self._runs_longer = False  # a step has run more than the order
+        self._order_is_over = False  # the step was ended because all of the order had run
+        self._runs_longer = False  # a step has run more instructions than the order
         self._began_ns = 0
         self._stage = 0
         self._kernels = opt.simulated_kernels()
         self.guard = guard or Guard(lambda _: None, strict=True)
 
     def read_loads(self, micro_batches: MicroBatches) -> None:
-        """Reads the loads of the next step, if clocks come from loads; an adapter calls this where it can."""
+        """Reads the loads of the next step, if clocks come from loads; an adapter calls this if it can."""
         if isinstance(self._opt, LoadSteps):
             self._opt.read(micro_batches)
 
@@ -69,7 +69,7 @@ class PipelineMarks:
         self._order, self._runs_longer = order, False
 
     def begin_step(self) -> None:
-        """Begins a step; one that is still open, after an error, ends first."""
+        """Begins a step; a step that an error has left open ends first."""
         self.end_step()
         with self.guard:
             self.before_step()
@@ -86,11 +86,11 @@ class PipelineMarks:
             self._opt.on_step_end()
 
     def begin(self, name: str, stage: int | None = None) -> bool:
-        """Begins an instruction of a step; returns whether it did, which it does not outside of a step or in another.
+        """Begins an instruction; outside of a step or inside of another instruction, begins none and returns False.
 
         Args:
             name: `forward`, `backward`, ...
-            stage: Its stage; that of the next instruction of this rank's order if None.
+            stage: The stage; if None, the stage of the next instruction of this rank's order.
         """
         if not self.in_step or self.running is not None:
             self._runs_longer |= self._order_is_over
@@ -102,7 +102,7 @@ class PipelineMarks:
         return True
 
     def end(self, name: str) -> None:
-        """Ends an instruction; after the last one of this rank's order the step ends too, unless a step had more."""
+        """Ends an instruction; the last one of this rank's order ends the step too, unless an earlier step had more."""
         if self.running != name:
             return
         if self._kernels is not None:  # on a simulated GPU an instruction takes the time that its clock gives it
@@ -122,7 +122,7 @@ class PipelineMarks:
         try:
             yield
         except BaseException:
-            with suppress(InstructionMismatch):  # that instructions are missing is not what went wrong
+            with suppress(InstructionMismatch):  # missing instructions are not the cause of the error
                 self.end_step()
             raise
         self.end_step()
@@ -143,7 +143,7 @@ class ObjectWraps:
     """Attributes that are replaced on objects, never on classes, until `undo`."""
 
     _in_place: ClassVar[dict[int, object]] = {}
-    """All values that are in the place of others now, by identity."""
+    """All values that replace others now, by identity."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[object, str, object, object]] = []
@@ -153,7 +153,7 @@ class ObjectWraps:
         """Raises ConfigError if one of these attributes is missing, or is replaced already.
 
         Args:
-            written_for: The framework, and its version, whose objects have them.
+            written_for: The framework, and its version, whose objects have these attributes.
         """
         kind = type(thing).__name__
         for name in names:
@@ -187,7 +187,7 @@ _ABSENT = object()
 
 
 _STABLE_STEPS = 20
-"""An order that has run in this many steps in a row seems to stay: profiling takes several windows of some steps."""
+"""An order counts as lasting after this many steps in a row: profiling takes several windows of some steps."""
 
 
 class PipelineAdapter(Protocol):
@@ -200,10 +200,10 @@ class PipelineAdapter(Protocol):
         """
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline; empty if only the first step will show them."""
+        """For each rank of the pipeline, its instructions in one step; empty if only the first step will show them."""
 
     def install(self, marks: PipelineMarks) -> Callable[[], None]:
-        """Makes the framework's objects call `marks`; returns what undoes it."""
+        """Makes the framework's objects call `marks`; returns the function that undoes that."""
 
 
 AnyAttachment = TypeVar("AnyAttachment", bound="Attachment")
@@ -224,7 +224,7 @@ class Attachment(InTraining):
         self.optimizer = optimizer.PFOFileOptimizer.nothing()
         self.orders: Sequence[Sequence[Instruction]] = []
         self.marks = PipelineMarks(self.optimizer, [], self._guard)
-        self._told_orders: Sequence[Sequence[Instruction]] = []  # those that the scheduler knows
+        self._told_orders: Sequence[Sequence[Instruction]] = []  # the orders that the scheduler knows
         self._same_steps = 0
         self._clocks: LoadClocks | None = None
         self._load_steps: LoadSteps | None = None
@@ -287,7 +287,7 @@ class Attachment(InTraining):
             raise
 
     def _on_all_ranks(self, work: Callable[[], Result], options: Mapping[str, object]) -> Result:
-        """Returns what `work` returns; an error of any rank is one of all."""
+        """Returns what `work` returns; an error on one rank is raised on all ranks."""
         ranks = Collectives(0, 1, None) if options.get("world_size") == 1 else Collectives.of_program()
         try:
             result = work()
@@ -298,13 +298,13 @@ class Attachment(InTraining):
         return result
 
     def follow_orders(self, orders: Sequence[Sequence[Instruction]]) -> None:
-        """Says what the next step runs; the scheduler hears of other orders once they have come some steps in a row.
+        """Sets the orders of the next step; the scheduler is told of other orders once they have run for some steps.
 
         Until then, steps of other orders run at default clocks and are not measured.
 
         Args:
-            orders: The instructions of each rank of the pipeline; all ranks say the same of a step. The same list for
-                the same orders.
+            orders: The instructions of each rank of the pipeline; all ranks give the same orders for a step. Equal
+                orders must be the same list object.
         """
         if orders is not self.orders:
             self.orders, self._same_steps = orders, 0
@@ -322,7 +322,7 @@ class Attachment(InTraining):
 
         Args:
             loads: The load of each micro-batch of this rank's pipeline, in their order; see `LoadClocks.step`.
-            ahead: The same of the steps after it, if they are known. All ranks of a job give as many.
+            ahead: The loads of the steps after it, if they are known. All ranks of a job give the same number of steps.
         """
         if self._load_steps is not None:
             self._load_steps.given = (loads, *ahead)

@@ -1,6 +1,6 @@
 """The power-limit optimizer in a training loop of the user's own: plain PyTorch, DDP, FSDP, or accelerate.
 
-A step ends when the torch optimizer has made one, so that gradient accumulation needs nothing.
+A step ends when the torch optimizer has made a step, so gradient accumulation needs no further call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def power_limit_loop(
         ConfigError: With `strict=True`: `optimizer` is no torch optimizer. It also raises what
             `GlobalPowerLimitOptimizer` raises.
     """
-    while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's has no hooks
+    while hasattr(getattr(optimizer, "optimizer", None), "register_step_post_hook"):  # accelerate's class has no hooks
         optimizer = optimizer.optimizer
     with GlobalPowerLimitOptimizer(**options) as plo:  # type: ignore[arg-type]
         hook: RemovableHandle | None = None

@@ -36,7 +36,7 @@ _WRITTEN_FOR = "torch.distributed.pipelining of torch 2.13; use PFOFileOptimizer
 _PLACE = ("pp_rank", "pp_degree", "dp_rank", "dp_degree", "tp_rank", "tp_degree")
 _OF_SCHEDULE = ("step", "_loss_fn", "_has_backward")
 _NOT_SPLIT = ("target", "losses", "return_outputs", "loss_kwargs")
-"""Arguments of a schedule's step that are none of its model's."""
+"""Arguments of a schedule's step that do not go to its model."""
 _OF_STAGE = (
     "forward_one_chunk",
     "backward_one_chunk",
@@ -75,7 +75,7 @@ class TorchPipeline:
                 f"the {type(schedule).__name__} has no loss_fn, so its steps have no backward and are not followed; "
                 "give attach() the schedule that trains"
             )
-        own_functions = getattr(schedule, "_comp_type_to_function_map", {})  # of the user, in place of actions
+        own_functions = getattr(schedule, "_comp_type_to_function_map", {})  # the user's functions in place of actions
         if any(kind.name == "OVERLAP_F_B" for kind in own_functions):
             raise ConfigError(
                 f"a function registered with this {type(schedule).__name__} runs a forward and a backward at once, and "
@@ -104,14 +104,14 @@ class TorchPipeline:
         return dict(zip(_PLACE, place, strict=True)) | self._device()
 
     def _device(self) -> dict[str, int]:
-        """The index of this rank's CUDA device, unless the stages are not on one, or do not tell which."""
+        """The index of this rank's CUDA device; empty if the stages are on another device, or do not tell which."""
         device: torch.device | None = getattr(self._stages[0], "device", None)
         if device is None or getattr(device, "type", None) != "cuda" or device.index is None:
             return {}
         return {"device": device.index}
 
     def orders(self) -> Sequence[Sequence[Instruction]]:
-        """The instructions of one step, of each rank of the pipeline; empty if the schedule does not tell them."""
+        """For each rank of the pipeline, its instructions in one step; empty if the schedule does not tell them."""
         try:
             return pipeline_from_torch(self._schedule).orders
         except PlanError as error:  # a schedule of the user's own
@@ -167,7 +167,7 @@ class TorchtitanPipeline(TorchPipeline):
 
 
 class _Brackets:
-    """Brackets of a rank's instructions.
+    """Wraps a rank's functions so that they mark begin and end of their instructions.
 
     A schedule computes the loss after the forward of the last stage has returned. With a large vocabulary that is much
     of the stage's work, so such a forward is kept open until the loss is there.
@@ -180,7 +180,7 @@ class _Brackets:
     def around(
         self, run: Callable[Given, Result], name: str, stage: int, *, until_loss: bool = False
     ) -> Callable[Given, Result]:
-        """Returns `run`, bracketed as an instruction; one `until_loss` ends with the loss."""
+        """Returns `run`, bracketed as an instruction; if `until_loss`, the instruction ends with the loss."""
 
         def run_instruction(*arguments: Given.args, **options: Given.kwargs) -> Result:
             self._end_forward()
@@ -200,7 +200,7 @@ class _Brackets:
         return run_instruction
 
     def loss(self, run: Callable[Given, Result]) -> Callable[Given, Result]:
-        """Returns the loss function, at whose end a forward of the last stage ends."""
+        """Returns the loss function, wrapped so that its end also ends the forward of the last stage."""
 
         def loss_fn(*arguments: Given.args, **options: Given.kwargs) -> Result:
             try:
@@ -229,7 +229,7 @@ class _Brackets:
 def _micro_batches(
     schedule: _PipelineSchedule, arguments: Sequence[object], options: Mapping[str, object]
 ) -> Iterable[MicroBatch]:
-    """The arguments of each micro-batch's forward, as the schedule splits those of its step; empty without any."""
+    """The arguments of each micro-batch's forward, as the schedule splits its step's arguments; empty without any."""
     forward = {name: value for name, value in options.items() if name not in _NOT_SPLIT}
     if not arguments and not forward:
         return []

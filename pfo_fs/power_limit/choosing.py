@@ -27,7 +27,7 @@ class Decision(NamedTuple):
     Attributes:
         problem: The reason why the optimizer leaves levels alone from now on.
         error: The error that the user must correct before training.
-        wait_steps: Steps at the highest level before the next one is measured.
+        wait_steps: Steps at the highest level before the next level is measured.
     """
 
     measurements: Sequence[KnobMeasurement]
@@ -111,18 +111,18 @@ class Chooser:
 
     @property
     def _known(self) -> list[KnobMeasurement]:
-        """What counts for the choice, highest level first."""
+        """The measurements that count for the choice, highest level first."""
         return [self._of_level[level] for level in self._levels if level in self._of_level]
 
     def _again(self, level: int, why: str) -> Decision:
-        """Has a level measured again; the steps until then double with each window in a row that was dropped."""
+        """Decides to measure a level again; the steps until then double with each window in a row that was dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
         log.warning("%d %s could not be measured; next try in %d steps: %s", level, self._measured.unit, steps, why)
         return Decision(self._known, next_level=level, wait_steps=steps)
 
     def conclude(self, decision: Decision) -> None:
-        """Has the helper process write the profile, unless it was read from the file.
+        """Makes the helper process write the profile, unless it was read from the file.
 
         A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
         seconds at most where the file system hangs.

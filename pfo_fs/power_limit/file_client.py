@@ -1,6 +1,6 @@
 """A rank's connection to its host's helper: the profile (rank 0), and the job in the shared directory (all ranks).
 
-The job's folder is that of any other job, except that no process schedules it: so `pfo-fs off` and `status` see it.
+The job has a folder like any other job, so that `pfo-fs off` and `status` see it, but no process schedules the job.
 Only making a client, and `create_job`, `join` and `save`, wait for the helper, for a limited time.
 """
 
@@ -25,7 +25,7 @@ from pfo_fs.power_limit.measurements import KnobMeasurement, parse_profile, prof
 log = logging.getLogger("pfo_fs")
 
 _JOINS_WITHIN_S = 5.0
-"""Training starts without the directory if it does not answer in this time; later, `poll` reads what it answers."""
+"""Training starts without the directory if that does not answer in this time, in s; `poll` reads later answers."""
 
 
 class JobKey(NamedTuple):
@@ -40,8 +40,8 @@ class FileClient:
     """Reads and writes the files through the helper process; after a problem, training goes on without them.
 
     Args:
-        profile_path: None on all ranks but 0, too.
-        token: The job's secret, the same on all ranks; those of a host share a helper by it.
+        profile_path: The file of the profile; None if there is none, and on all ranks but 0.
+        token: The job's secret, the same on all ranks; by it, the ranks of a host find their common helper.
         timeout_s: The profile is read in at most this time.
 
     Attributes:

@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 
 class Levels(NamedTuple):
-    """The levels that a GPU accepts; `offered`: all of them, highest first, or empty: each number in between."""
+    """The levels that a GPU accepts; `offered`: all of them, highest first; empty: each number in between."""
 
     lowest: float
     highest: float
@@ -31,7 +31,7 @@ class Levels(NamedTuple):
 class KnobGpu:
     """One GPU, driven by a clock process of its own, which restores the level when this process ends, even if killed.
 
-    The knob that is not this GPU's is left alone.
+    The other knob is left alone.
 
     Attributes:
         problem: Why levels are not set, or not any more; empty if they are. `check` updates it.
@@ -130,7 +130,7 @@ class KnobGpu:
         return answer
 
     def report_to(self, helper: str, rank: int, token: str) -> None:
-        """Has the clock process report to the helper at this address, which restores the level if both are killed."""
+        """Makes the clock process report to this helper, which restores the level if both processes are killed."""
         self._send({"ask": "report", "to": helper, "rank": rank, "token": token})
 
     def leave(self) -> None:
@@ -177,7 +177,7 @@ class KnobGpu:
 
 
 class EnergyReading(NamedTuple):
-    """A reading of an energy counter, in J; `breaks` counts when the consumed energy could not be known."""
+    """A reading of an energy counter, in J; `breaks`: how often the consumed energy could not be known so far."""
 
     energy_j: float
     breaks: int = 0
@@ -187,7 +187,7 @@ def read_energies(gpus: Sequence[KnobGpu]) -> list[EnergyReading]:
     """Returns the readings of the GPUs' energy counters, made at the same time.
 
     Raises:
-        DeviceError: Energy cannot be read; if it is no `NotOffered`, trying again may help.
+        DeviceError: Energy cannot be read; trying again may help, unless the error is `NotOffered`.
     """
     waiting = [gpu.ask({"ask": "energy"}) for gpu in gpus]
     deadline_s = time.monotonic() + ANSWER_WITHIN_S

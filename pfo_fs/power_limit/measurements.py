@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_MEASUREMENTS = 10_000
 MOST_MEASURED = 1e15
-"""No energy in J and no time in s is larger."""
+"""The largest energy in J, and the largest time in s."""
 
 Knob: TypeAlias = Literal["power_limit", "clock"]
 """What the optimizer sets on all GPUs; a value of it is a level: a power limit in W, or a clock in MHz."""

@@ -25,7 +25,7 @@ class Monitor(Protocol):
         """Begins a window of measurement."""
 
     def end_window(self, key: str, *, cancel: bool = False) -> Measurement:
-        """Returns what was measured; with `cancel`, the result has no meaning. Zeus's has the same attributes."""
+        """Returns what was measured; with `cancel`, the result has no meaning. Zeus's result is alike."""
 
 
 class Measurement(NamedTuple):
@@ -72,7 +72,7 @@ class EnergyMonitor:
     def begin_window(self, key: str, sync_execution: bool = True) -> None:
         """Begins a window; several, with other names, may be open at once.
 
-        With `sync_execution`, waits until the GPUs have finished launched work, so that it counts before the window.
+        With `sync_execution`, first waits until the GPUs have finished launched work, which is then not in the window.
 
         Raises:
             ConfigError: The window is open already.
@@ -83,11 +83,11 @@ class EnergyMonitor:
         self._open[key] = self._read(sync_execution)
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
-        """Ends a window and returns what was measured: with `cancel`, nothing.
+        """Ends a window and returns what was measured; with `cancel`, zeros.
 
         Raises:
             ConfigError: No such window is open.
-            DeviceError: Energy cannot be read, or it is not known what was consumed; as in `begin_window`.
+            DeviceError: Energy cannot be read, or the consumed energy is not known; as in `begin_window`.
         """
         if key not in self._open:
             raise ConfigError(f"window {key!r} has not begun; open are: {', '.join(self._open) or 'none'}")
@@ -130,7 +130,7 @@ def spec_of(index: int | None) -> str:
 
 
 def gpus_of(monitor: Monitor, knob: Knob) -> list[KnobGpu]:
-    """Returns the GPUs that a monitor measures, to set a knob; opens them if it has them for another knob."""
+    """Returns the GPUs that a monitor measures, to set a knob; opens them anew if it has them for another knob."""
     if isinstance(monitor, EnergyMonitor):
         if all(gpu.knob == knob for gpu in monitor.gpus):
             return monitor.gpus

@@ -54,7 +54,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
                 plo.on_epoch_end()
 
     A value of the knob is a level: a power limit in W, or, with `knob="clock"`, a clock in MHz. States and
-    selectors are the same for both; profiles of one are never used for the other.
+    selectors are the same for both knobs; profiles of one knob are never used for the other.
 
     If levels cannot be set, or not any more, or after any other error, the optimizer logs one warning, its state
     becomes `Off`, and training goes on. A copy of the optimizer is `Off`, also in another process. The earlier levels
@@ -69,8 +69,8 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         pl_step: Watts between two limits, from the highest that the GPU accepts downwards.
         profile_path: JSON file of Zeus's format. If it exists, nothing is measured and the level is chosen from it;
             else it is written.
-        shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without
-            one, it cannot be switched off.
+        shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without a
+            directory, the job cannot be switched off.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
             (`selectors.py`).
         knob: `power_limit`, or `clock`, which can lower power further, and acts faster.
@@ -78,11 +78,11 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
 
     Raises:
-        InvalidArgument: A number of steps or of watts is too low, as in Zeus a ValueError.
+        InvalidArgument: A number of steps or of watts is too low; Zeus raises a ValueError there.
         ConfigError: With `strict`: another argument is invalid, or the GPUs of the job accept different levels.
         CoordinationError: With `strict`: a rank does not answer.
-        PlanError: With `strict`: the profile is malformed, or of the other knob, or this GPU does not accept the level
-            that is the best in it.
+        PlanError: With `strict`: the profile is malformed, or of the other knob, or its best level is one that this GPU
+            does not accept.
     """
 
     _gpus: RankGpus
@@ -190,7 +190,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         self._files.leave()
 
     def _go_without(self, error: Exception) -> None:
-        """Has the earlier levels restored, and leaves the other ranks, without waiting for either."""
+        """Lets the earlier levels be restored, and leaves the other ranks; waits for neither."""
         was_open, self._closed = not self._closed, True
         self.state = Off(reason_of(error))
         if was_open:
@@ -202,7 +202,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def on_epoch_end(self) -> None:
-        """Drops a window that is not complete; `pause_measurement` instead lets windows go on over epochs."""
+        """Drops a window that is not complete; if `pause_measurement` is called instead, windows go on over epochs."""
         if self._closed:
             return
         self._longest_epoch, self._epoch_steps = max(self._longest_epoch, self._epoch_steps), 0
@@ -244,7 +244,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def pause_measurement(self) -> None:
-        """Leaves out of the measurement what runs until the next step begins, such as an evaluation or a checkpoint."""
+        """Pauses the measurement until the next step begins, for example for an evaluation or a checkpoint."""
         self._metrics.pause()
         if isinstance(self.state, Profiling):
             self._gpus.interrupt_window()
@@ -258,7 +258,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Leaves what runs in the block out of the measurement, where hooks follow the steps of a training loop."""
+        """Pauses the measurement in the block; for training loops whose steps are followed by hooks."""
         self.pause_measurement()
         try:
             yield

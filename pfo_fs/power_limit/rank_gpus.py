@@ -29,7 +29,7 @@ class GpuRange(NamedTuple):
 
 
 class WindowReport(NamedTuple):
-    """Time and energy of a window on one rank, or why not: `problem` of all windows, `dropped` of this one."""
+    """Time and energy of a window on one rank; `problem`: why no window is measured; `dropped`: why not this one."""
 
     time_s: float
     energy_j: float
@@ -52,7 +52,7 @@ class RankGpus:
         self.gpus = gpus_of(self.monitor, knob)
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = not (isinstance(monitor, EnergyMonitor) and self.gpus is monitor.gpus)
-        self._level: int | None = None  # the level that was requested last; None: that of before
+        self._level: int | None = None  # the level that was requested last; None: the earlier one
         self._held = (0.0, 0.0)  # time and energy of the window before it was interrupted
         self._window = ""
         self._is_open = False
@@ -63,7 +63,7 @@ class RankGpus:
         self._wanted: int | None = None
 
     def ranges(self) -> list[GpuRange]:
-        """Returns the levels of each GPU on which one can be set."""
+        """Returns the levels of each GPU on which levels can be set."""
         ranges = []
         for position, gpu in enumerate(self.gpus):
             try:
@@ -73,7 +73,7 @@ class RankGpus:
         return ranges
 
     def set_level(self, level: int) -> None:
-        """Requests a level, unless it is the one that was requested last; does not wait.
+        """Requests a level, unless the last request was for this level; does not wait.
 
         A level that could not be set is requested again after growing pauses.
         """
@@ -81,7 +81,7 @@ class RankGpus:
         self._follow()
 
     def hold(self, off: bool) -> None:
-        """Requests the earlier levels while the job is switched off, and the wanted one after that."""
+        """Requests the earlier levels while the job is switched off, and the wanted level after that."""
         if off != self._is_off:
             self._is_off, self._dropped = off, _SWITCHED_OFF
             self._follow()
@@ -125,12 +125,12 @@ class RankGpus:
 
     def begin_window(self, level: int) -> None:
         """Waits until the level is in force, and begins to measure."""
-        self._troubled = False  # it does not wait for the pause
+        self._troubled = False  # so that `set_level` does not wait for the pause
         self.set_level(level)
         self._dropped = _SWITCHED_OFF if self._is_off else ""
         settle_all(self.gpus)
         self.check()
-        # The same name as in Zeus's class, so that logs of its windows can be replayed to this one.
+        # The same name as in Zeus's class, so that logs of that class's windows can be replayed to this class.
         self._window = f"__GlobalPowerLimitOptimizer_{level}"
         self._held = (0.0, 0.0)
         self.resume_window()
@@ -146,7 +146,7 @@ class RankGpus:
             self._failed(error)
 
     def interrupt_window(self) -> None:
-        """What runs from here to `resume_window` does not count in the open window; a second call does nothing."""
+        """Interrupts the open window until `resume_window`; a second call does nothing."""
         if self.problem or self._dropped:
             self.cancel_window()
         if not self._is_open:
@@ -178,7 +178,7 @@ class RankGpus:
                 self.monitor.end_window(self._window, cancel=True)
 
     def leave(self) -> None:
-        """Has the earlier levels restored, without waiting for it."""
+        """Lets the earlier levels be restored; does not wait."""
         for gpu in self.gpus:
             with suppress(Exception):
                 (gpu.leave if self._closes_gpus else gpu.restore)()

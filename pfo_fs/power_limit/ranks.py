@@ -1,8 +1,8 @@
 """What all ranks of a `torch.distributed` job agree on: whether to start, the levels to choose from, each decision.
 
-The ranks use a gloo (CPU) group of their own, so that they do not wait for GPUs, and two exchanges per measured limit.
-Ranks train in step, so a rank waits no longer here than it would for the next gradient. If they are not in step, the
-wait ends with an error.
+The ranks use a gloo (CPU) group of their own, so that they do not wait for GPUs. They exchange twice for each measured
+level. Ranks train in step, so a rank waits no longer here than it would for the next gradient. If they are not in step,
+the wait ends with an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RanksGone(CoordinationError):
 
 
 class RankGroup(Collectives):
-    """All ranks of the default process group, or this process alone. Making one is a collective call.
+    """All ranks of the default process group, or this process alone. Making the group is a collective call.
 
     Exchanges raise `RanksGone`.
     """
@@ -59,7 +59,7 @@ class RankGroup(Collectives):
         return self._exchange(super().from_rank_0, value)
 
     def agree(self, error: Exception | None, guard: Guard) -> None:
-        """Makes all ranks go on, or none (`collectives.agree`); where they cannot exchange, the next exchange says so.
+        """Makes all ranks go on, or none (`collectives.agree`); if they cannot exchange, the next exchange raises that.
 
         Raises:
             PfoError: The error of the first rank that has one.
@@ -98,7 +98,7 @@ class LevelAgreement(NamedTuple):
 
 
 def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> LevelAgreement:
-    """Exchanges the ranges of all ranks' GPUs; a collective call. Levels are `step` apart; clocks, at least.
+    """Exchanges the ranges of all ranks' GPUs; a collective call. Levels are `step` apart, clocks at least `step`.
 
     Raises:
         ConfigError: The GPUs accept different levels; on all ranks.
@@ -131,7 +131,7 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
 
 
 def spaced_clocks(offered: Sequence[int], step: int) -> list[int]:
-    """Returns those of the clocks, highest first, that are `step` or more apart, from a third of the highest up.
+    """Returns clocks that are at least `step` apart, highest first, down to a third of the highest.
 
     Below that, a step takes up to three times as long, and its energy rises again, because the GPU draws a part of its
     power at any clock.

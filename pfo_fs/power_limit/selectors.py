@@ -39,7 +39,7 @@ class OptimumSelector(ABC):
 
 @dataclass(frozen=True)
 class Energy(OptimumSelector):
-    """Chooses the least energy; of equals, the first."""
+    """Chooses the level of least energy; of equals, the first."""
 
     def select(self, measurements: Sequence[KnobMeasurement]) -> int:
         return min(measurements, key=lambda m: m.energy).level
@@ -47,7 +47,7 @@ class Energy(OptimumSelector):
 
 @dataclass(frozen=True)
 class Time(OptimumSelector):
-    """Chooses the least time; of equals, the first.
+    """Chooses the level of least time; of equals, the first.
 
     If several levels take the same time, noise decides between them, and the choice may not be the highest.
     """
@@ -61,7 +61,7 @@ class ZeusCost(OptimumSelector):
     """Least `eta * energy + (1 - eta) * max_power * time`, the cost of the Zeus paper (NSDI'23, equation 2).
 
     The maximum power is the largest limit measured, of all GPUs; if clocks were measured, the average power of all GPUs
-    at the highest one.
+    at the highest clock.
 
     Args:
         eta_knob: 1 for energy alone, 0 for time alone.
@@ -93,7 +93,7 @@ class ZeusCost(OptimumSelector):
 
 @dataclass(frozen=True)
 class MaxSlowdownConstraint(OptimumSelector):
-    """Chooses the lowest level with at most `factor` times the time of the highest one measured; 1.05 allows 5 % more.
+    """Chooses the lowest level with at most `factor` times the time of the highest level; 1.05 allows 5 % more.
 
     Raises:
         ConfigError: `factor` is below 1.
@@ -132,9 +132,9 @@ class Search:
     ) -> int | None:
         """Returns the level to measure next, one of `levels`; None if enough is known.
 
-        A full sweep takes the highest level that is not measured yet, and so does the other search among fewer than
-        five: there are too few between them to predict. Of the levels below the lowest measured one, only the upper
-        half is predicted, because low levels are slow, and seldom the best.
+        A full sweep takes the highest level that is not measured yet. So does the other search if there are fewer than
+        five levels, too few to predict any. Of the levels below the lowest measured one, only the upper half is
+        predicted, because low levels are slow, and seldom the best.
         """
         known = {m.level: m for m in measurements if m.level in levels}
         count = len(levels)
@@ -158,7 +158,7 @@ class Search:
 
 
 def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:
-    """Returns a measurement for each level, in the order of `levels`: of two known ones or more, or a predicted one."""
+    """Returns a measurement for each of `levels`: the known one, or a prediction; at least two must be known."""
     by_limit = {measurement.level: measurement for measurement in known}
     points = [by_limit[level] for level in sorted(by_limit)]
     log_limits = [math.log(point.level) for point in points]
@@ -177,7 +177,7 @@ def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[Kno
 
 
 def _linear(x: float, xs: Sequence[float], ys: Sequence[float], *, goes_on: bool) -> float:
-    """Interpolates linearly; beyond the ends, the last part goes on, or nothing changes any more."""
+    """Interpolates linearly; beyond the ends, the last line goes on if `goes_on`, else the last value stays."""
     right = min(max(bisect_right(xs, x), 1), len(xs) - 1)
     part = (x - xs[right - 1]) / (xs[right] - xs[right - 1])
     if not goes_on:

@@ -33,7 +33,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
 
 
 def check_others(given: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` if another argument is not valid; what is not given is."""
+    """Raises `ConfigError` if another argument is not valid; an argument that is not given is valid."""
     for name in _LEAST:
         if not isinstance(given.get(name, 1), Integral):
             raise ConfigError(f"{name} is {given[name]!r}; give a whole number")
@@ -45,7 +45,7 @@ def check_others(given: Mapping[str, Any]) -> None:
 
 
 def too_short(epoch_steps: int, warmup_steps: int, window_steps: int) -> str:
-    """Returns what to do if no level can be measured within an epoch of this many steps; empty if one can."""
+    """Returns what to do if no level can be measured within an epoch of this many steps; else empty."""
     needed = 1 + warmup_steps + window_steps
     if epoch_steps >= needed:
         return ""

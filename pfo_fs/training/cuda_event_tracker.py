@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 _MOST_MARKS = 8192
-"""A step with more marks is not measured: at its end, the time of each is asked for."""
+"""A step with more marks is not measured, because the time of each mark has to be asked for at its end."""
 _MOST_HELD = 16
 """At most this many steps wait for their events; then the oldest is dropped."""
 _ANCHORS = 32
@@ -38,7 +38,7 @@ _ANCHORS = 32
 _STEP = 0
 """Code of an event at the begin or end of a step, which is not a mark of its own."""
 _EPOCH_NS = 60_000_000_000
-"""Events are timed against one that is no older than this, because CUDA returns the difference as a float in ms."""
+"""Events are timed against an event at most this old, in ns, because CUDA returns the difference as a float in ms."""
 
 
 class _Held(NamedTuple):
@@ -67,7 +67,7 @@ class _Epoch:
 
 
 class CudaEventTracker(InstructionTracker):
-    """An instruction tracker whose marks carry the device's own times, of events with timing from `make_event`."""
+    """An instruction tracker whose marks carry the device's own times; `make_event` makes events with timing."""
 
     def __init__(self, clocks: ClockProcess, make_event: Callable[[], Event], **options: Any) -> None:
         super().__init__(clocks, **options)
@@ -175,7 +175,7 @@ class CudaEventTracker(InstructionTracker):
             super()._mark(code, first)
 
     def _flush(self) -> None:
-        """Writes the marks of the oldest steps, as far as their events are ready."""
+        """Writes the marks of the oldest steps whose events are ready."""
         while self._held and not self._is_capturing():
             marks, epoch = self._held[0]
             try:
@@ -189,7 +189,7 @@ class CudaEventTracker(InstructionTracker):
             self._write(marks, times_ns)
 
     def _times_ns(self, marks: Sequence[_Held], epoch: _Epoch | None) -> list[int]:
-        """Returns the time of each mark: the event's, where there is one."""
+        """Returns the time of each mark: that of its event, if it has one."""
         if not self._events_work or epoch is None:
             return [held.first for held in marks]
         events = [held for held in marks if held.event is not None]

@@ -1,9 +1,9 @@
 """Follows training through its schedule: the code that runs at every instruction.
 
 One begin and one end cost about a microsecond: the code walks a list, stores words in the page shared with the clock
-process, and rings its doorbell only if it sleeps. The code takes no lock, imports nothing, opens no file, and does not
-give up the interpreter lock. Where clocks follow the device, a marker (`progress_marker.py`) adds one call of the CUDA
-driver to each of the two.
+process, and rings that process's doorbell only if it sleeps. The code takes no lock, imports nothing, opens no file,
+and does not give up the interpreter lock. Where clocks follow the device, a marker (`progress_marker.py`) adds one call
+of the CUDA driver to each begin and each end.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class InstructionTracker:
     order of the first complete step is kept in `observed_order`.
 
     Args:
-        profile_steps: The clock process makes a result of this many complete steps. Instructions are marked until it
-            has a result, but for at most `10 * (profile_steps + 1)` steps.
+        profile_steps: Number of complete steps from which the clock process makes a result. Instructions are marked
+            until it has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
         on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
         is_capturing: Whether what is launched now goes into a CUDA graph.
@@ -55,10 +55,11 @@ class InstructionTracker:
 
     Attributes:
         observed_order: (name, stage) of each instruction of the first complete step; None until then.
-        other_order: Whether the next steps run another order than was told: at default clocks, and not measured.
+        other_order: Whether the next steps run another order than the scheduler was told of; then they have default
+            clocks and are not measured.
         step_times: (step, time from its begin to its end in s, monotonic time of its begin in s) of the last steps, in
             order; the reader removes them.
-        turn: The place in the page of the clock of the step that has begun, where it can still change; else -1.
+        turn: Where the page holds the clock of the step that has begun, if that clock can still change; else -1.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class InstructionTracker:
         self._marker = marker
         self._takes_error = takes_error
         self._is_capturing = is_capturing
-        self._graph = 0  # how many instructions were captured in a step; none are called where it is replayed
+        self._graph = 0  # instructions of the step that a CUDA graph holds; its replays call no callbacks
         self._unplanned = 0  # instructions of this step so far for which there is no plan
         self.observed_order: list[tuple[str, int | None]] | None = None
         self.other_order = False
@@ -88,14 +89,14 @@ class InstructionTracker:
         self._begin_codes: dict[str, int] = {}
         self._end_codes: dict[str, int] = {}
         self._schedule: list[_Entry] | None = None
-        self._default: list[_Entry] = []  # the same at default clocks, for steps in which this rank has no turn
+        self._default: list[_Entry] = []  # `_schedule` at default clocks, for steps in which this rank has no turn
         self._told: set[str] = set()
         self._plan = _NOTHING  # the schedule within a step; empty where `_begin_slowly` handles each call
         self._position = 0
         self._target_mhz, self.turn = 0, -1
         self._measuring = False
         self._measured_number: int | None = None
-        self._measured_steps = 0  # that have begun under this number
+        self._measured_steps = 0  # steps that have begun under this number
         self._most_measured_steps = 10 * (profile_steps + 1)
         self._head = clocks.words[HEAD]
         self._step_head = self._head
@@ -115,7 +116,7 @@ class InstructionTracker:
 
         Args:
             frequencies: (instruction, MHz) of each instruction of a step; 0 MHz leaves the clock as it is.
-            stages: The stage of each instruction, where this rank holds several.
+            stages: The stage of each instruction, if this rank holds several stages.
             in_turns: Whether some steps run at default clocks (`turn` of `step_begin`).
         """
         self._told.clear()
@@ -143,7 +144,7 @@ class InstructionTracker:
         self._default = [(name, stage, 0, code) for name, stage, _, code in plan] if in_turns else []
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
-        """Takes (name, stage) of the instructions of a step as known; no step is observed for them."""
+        """Sets (name, stage) of each instruction of a step, so that no step has to be observed."""
         self._has_changed = self.observed_order is not None
         self.observed_order = list(instructions)
         self._order_taken = True
@@ -164,8 +165,8 @@ class InstructionTracker:
 
         Args:
             number: The number of the schedule in force, under which measurements are reported.
-            clock_mhz: Where there is no schedule: the clock of the whole step, in MHz; 0 for the default clock. None:
-                clocks are left alone.
+            clock_mhz: The clock of the whole step in MHz, if there is no schedule; 0: the default clock. None: clocks
+                are left alone.
             until: The step before which the result under this number ends; 0: after the usual number; -1: no result.
             turn: Whether this rank follows the schedule in the step; if not, it runs at default clocks.
         """
@@ -176,7 +177,7 @@ class InstructionTracker:
         step = min(max(step, 0), shared_page.MAX_STEP)
         self._begun = step, monotonic_ns()
         one_clock = clock_mhz is not None and self._schedule is None
-        number = -1 if one_clock else min(max(number, -1), _MAX_NUMBER)  # the schedule says nothing of its clock
+        number = -1 if one_clock else min(max(number, -1), _MAX_NUMBER)  # this clock is not the schedule's
         self._step_head = self._head
         if number != self._measured_number:
             self._measured_number, self._measured_steps = number, 0
@@ -193,7 +194,7 @@ class InstructionTracker:
         if words[MEASURING] != measuring:
             words[MEASURING] = measuring
             if words[SLEEPING]:
-                self._clocks.ring_doorbell()  # from now on it reads marks more often
+                self._clocks.ring_doorbell()  # from now on the clock process reads marks more often
         self.turn = -1
         if self._marker is not None:
             if one_clock and self._marker.works:
@@ -217,7 +218,7 @@ class InstructionTracker:
 
     @property
     def follows_device(self) -> bool:
-        """Whether clocks change when the device gets there, not when the training thread does."""
+        """Whether clocks change when the device, not the training thread, reaches an instruction."""
         return self._marker is not None and self._marker.works
 
     def begin(self, name: str, *, stage: int | None = None) -> None:
@@ -348,7 +349,7 @@ class InstructionTracker:
                 self._clocks.ring_doorbell()
 
     def _mark_in_graph(self, point: int) -> None:
-        """Marks a point of a step without a plan, if a CUDA graph captures it: its replays may have one."""
+        """Marks a point of a step without a plan if a CUDA graph captures it: the graph's replays may have a plan."""
         if self._schedule is None and self.turn < 0 and self._marker is not None and self._is_capturing():
             self._marker.mark(point)
 

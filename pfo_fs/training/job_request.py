@@ -21,7 +21,7 @@ class JobRequest:
     """What the user requests of `PFOFileOptimizer`; see its arguments.
 
     Raises:
-        ConfigError: A value is not one of those that there are.
+        ConfigError: A value is not among the allowed ones.
     """
 
     shared_dir: str
@@ -35,7 +35,7 @@ class JobRequest:
     clock_backend: str = "auto"
     max_clock_calls_per_s: float | None = None
     broadcasts: bool = True
-    """Whether schedules are broadcast where no daemon runs: by collective calls, so that all ranks must step alike."""
+    """Whether schedules are broadcast if no daemon runs: a collective call, so all ranks must run the same steps."""
 
     def __post_init__(self) -> None:
         for name, named, choices in (
@@ -56,7 +56,7 @@ class JobRequest:
 
 
 def in_our_order(arguments: tuple[object, ...], options: dict[str, object]) -> tuple[object, ...]:
-    """Returns positional arguments with the shared directory first, which Zeus's optimizer does not have."""
+    """Returns positional arguments with the shared directory first; a call as for Zeus's optimizer lacks it."""
     if arguments and isinstance(arguments[0], Integral):  # the rank: a call as Zeus's class takes it
         return options.pop("shared_dir", None), *arguments
     return arguments
@@ -93,17 +93,17 @@ def checked_directory(shared_dir: str | bytes | os.PathLike[str] | None, server_
 
 
 def text_of(given: object) -> str | None:
-    """Returns a text that the user gave, in a form that a file can hold: what is not UTF-8 becomes question marks."""
+    """Returns a text that the user gave, in a form that a file can hold: bytes that are not UTF-8 become "?"."""
     if given is None:
         return None
     return plain_text(given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given), _MAX_TEXT_CHARS)
 
 
 def _with_whole_paths(scheduler_args: dict[str, object]) -> dict[str, object]:
-    """Returns the arguments with files of this process's working directory by their whole path.
+    """Returns the arguments with absolute paths for files that exist here.
 
-    The scheduler runs in a process with another working directory. What is not here may be in the shared directory,
-    in which a daemon searches.
+    The scheduler runs in a process with another working directory. A file that does not exist here may be in the shared
+    directory, in which a daemon searches.
     """
     whole = dict(scheduler_args)
     for name, value in scheduler_args.items():

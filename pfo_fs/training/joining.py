@@ -44,7 +44,7 @@ _CREATE_TIMEOUT_S = 30.0
 
 
 class _Job(TypedDict):
-    """The job that rank 0 has made; `why` says why there is none if `coordination` is off."""
+    """The job that rank 0 has made; if `coordination` is off, there is no job, and `why` says why."""
 
     job_id: str
     directory_id: str
@@ -66,7 +66,7 @@ class JoinedJob:
 
 @dataclass
 class JobJoiner:
-    """Joins one rank to its job; making one and calling `join` is a collective call."""
+    """Joins one rank to its job; `join` is a collective call of all ranks."""
 
     dims: ParallelDims
     request: JobRequest
@@ -134,10 +134,10 @@ class JobJoiner:
 
     @contextmanager
     def _alone(self, what_fails: str = "") -> Iterator[None]:
-        """Keeps an error in what this rank does on its own until the next exchange, which all ranks must reach.
+        """Holds back an error of this rank's own work until the next exchange, which all ranks must reach.
 
         Args:
-            what_fails: What this rank goes on without; empty if no rank can go on after an error.
+            what_fails: Begin of the warning with which this rank goes on; empty if no rank can go on after an error.
         """
         try:
             yield
@@ -150,7 +150,7 @@ class JobJoiner:
                 self._problem = problem_of(error, fatal=True)
 
     def _note(self, text: str, error: Exception | None = None) -> None:
-        """Notes a failure that need not stop training: all are one warning, or with `strict` an error on all ranks."""
+        """Notes a failure that need not stop training; all notes make one warning, or, if `strict`, one error."""
         if self._problem is None:
             self._problem = problem_of(error or CoordinationError(text), fatal=False)
         self._noted.append(text)
@@ -228,8 +228,8 @@ class JobJoiner:
     # ---- this rank
 
     def _take_part(self, job: _Job, token: str, clocks: ClockProcess) -> None:
-        """Registers this rank, and opens the source of its schedules, with the first one if it comes in time."""
-        if clocks.message and self.request.broadcasts:  # clocks from loads end a moment later, for this reason
+        """Registers this rank, opens the source of its schedules, and takes the first schedule if it comes in time."""
+        if clocks.message and self.request.broadcasts:  # without broadcasts, `join_loads` tells it a moment later
             self._note(clocks.message)
         info: RankInfo | None = None
         with self._alone(f"could not join job {job['job_id']}"):

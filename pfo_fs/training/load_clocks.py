@@ -54,17 +54,17 @@ class LoadClocks(InTraining):
                 clocks.step(loads=[pfo_fs.loads.tokens(batch) for batch in micro_batches])
                 ...  # forward, backward, optimizer.step()
 
-    In the first steps all ranks are at default clocks, while it learns how the time of a step follows loads. Where
-    loads explain too little, they stay there, and the status says so. An error of any kind is one warning, and training
-    goes on at default clocks.
+    In the first steps all ranks are at default clocks, and `LoadClocks` learns how the time of a step depends on loads.
+    If loads explain too little, ranks stay at default clocks, and the status says so. An error of any kind is one
+    warning, and training goes on at default clocks.
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share.
         model: The `torch.nn.Module` whose backward ends a rank's own work, such as the `DistributedDataParallel`. None:
-            call `work_ended` in each step, where this rank would begin to wait for others. So do where the backward
+            call `work_ended` in each step, where this rank would begin to wait for others. Do the same if the backward
             runs from a CUDA graph.
         orders: In a pipeline, what each of its ranks runs in a step, in order: (stage, instruction, micro-batch). All
-            ranks of a pipeline get one clock, and it is enough if one gives the loads: others give None. Call
+            ranks of a pipeline get one clock. It is enough if one rank gives the loads; the others give None. Call
             `work_ended` after a rank's last instruction.
         lost_time: Relative: clocks may make training longer by this share on average.
         profile_path: A file, on rank 0's host, that keeps what was learned: the next start of the job begins from it.
@@ -77,7 +77,7 @@ class LoadClocks(InTraining):
         self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[RemovableHandle] = []
-        self._parameters: list[Tensor] = []  # of the model, until one of its forwards or of their gradients is seen
+        self._parameters: list[Tensor] = []  # of the model, until its forward or a gradient is seen
         self._in_step = self._in_backward = self._closed = self._has_misread = False
         self._given_loads = self._backwards_left = self._unmarked = 0
         self._by_backward = False  # whether the model's last backward has ended the step's work
@@ -96,7 +96,7 @@ class LoadClocks(InTraining):
     ) -> None:
         self._start_as_nothing(strict)
         with self._guard:
-            # Nothing is planned from what instructions take, so one step shows that they are marked.
+            # No plan uses durations of instructions; one measured step shows that they are marked.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
             self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)  # type: ignore[arg-type]
@@ -118,10 +118,10 @@ class LoadClocks(InTraining):
 
         Args:
             loads: The load of each of this rank's micro-batches: a number, or a short sequence of numbers (features),
-                of the same length for all of them; `pfo_fs.loads` reads them from what training has. None, or what
-                cannot be a load: this step has default clocks.
-            ahead: The same of the next steps, if they are known: the clock is then there when the step begins. All
-                ranks give as many.
+                of the same length for all of them; `pfo_fs.loads` reads them from what training has. If it is None, or
+                cannot be a load, this step has default clocks.
+            ahead: The loads of the next steps, if they are known: the clock of such a step is then known when it
+                begins. All ranks give the same number of steps.
         """
         with self._guard:
             if self._closed or self._loads is None:
@@ -136,11 +136,11 @@ class LoadClocks(InTraining):
             self.optimizer.on_instruction_begin(_WORK)
 
     def _note_end(self) -> None:
-        """Ends the step before, whose end the program has not marked, if it is still open."""
+        """Ends the step before if it is still open, because the program has not marked its end."""
         if not self._in_step:
             return
         # A compiled module calls no hooks: the gradients of its parameters tell of its backward. (With activation
-        # checkpointing, they come in backwards of their own within one.)
+        # checkpointing, these gradients come in nested backwards.)
         self._hooks += [tensor.register_hook(self._on_gradient) for tensor in self._parameters]
         self._parameters = []
         self._unmarked += 1
@@ -157,15 +157,15 @@ class LoadClocks(InTraining):
         self._end_step()
 
     def _listed(self, values: Iterable[object] | None) -> list[object] | None:
-        """Returns the values as a list; None if they are none, or their reader raises an error."""
+        """Returns the values as a list; None for None, and if their reader raises an error."""
         try:
             return None if values is None else list(values)
-        except Exception as error:  # noqa: BLE001  a load that makes no sense is a step without one
+        except Exception as error:  # noqa: BLE001  a step whose load makes no sense has no load
             self.misread(error)
             return None
 
     def misread(self, error: Exception) -> None:
-        """Warns once that the loads of a step cannot be read; texts of later errors may differ only in a shape."""
+        """Warns once that loads of a step cannot be read: later errors may differ from the first only in a shape."""
         if not self._has_misread and self._loads is not None:
             self._has_misread = True
             why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
@@ -205,10 +205,10 @@ class LoadClocks(InTraining):
                 )
 
     def _on_gradient(self, _gradient: Tensor, waits: bool = False) -> None:
-        """Marks the end of the backward that has just begun, once if it goes through several outputs of the model.
+        """Arranges that the end of the backward that has just begun is marked, once even with several outputs.
 
-        The engine of autograd calls what is queued in its order, and DistributedDataParallel queues its wait for the
-        other ranks later, when the last gradient is there.
+        The engine of autograd runs callbacks in the order in which they were queued. DistributedDataParallel queues its
+        wait for the other ranks later, when the last gradient is there.
         """
         if self._in_backward or not self._in_step or _is_recorded():
             return
@@ -230,11 +230,11 @@ class LoadClocks(InTraining):
     def metrics(self) -> dict[str, float]:
         """Returns averages over the steps since the last call, for a logger (docs/reports.md).
 
-        On rank 0 also what is known of loads: `pfo_fs/loads_explain`, and, measured against `pfo_fs/loads_controls`
-        control steps, `pfo_fs/loads_saving` and `pfo_fs/loads_late`, with `..._error`.
+        On rank 0 also what is known of loads: `pfo_fs/loads_explain`; `pfo_fs/loads_saving` and `pfo_fs/loads_late`,
+        with `..._error`; and the number of control steps that they are measured against, `pfo_fs/loads_controls`.
         """
         averages = self.optimizer.metrics()
-        averages.pop("pfo_fs/saving", None)  # against steps with other loads it says nothing
+        averages.pop("pfo_fs/saving", None)  # a comparison with steps of other loads says nothing
         state = self._loads.state if self._loads is not None else None
         if state is not None:
             known = {"explain": state.explained, "controls": state.controls or None}
@@ -278,7 +278,7 @@ class LoadClocks(InTraining):
 
 
 def _is_recorded() -> bool:
-    """Returns whether what runs now is made into a program that runs later: compiled, traced, or in a CUDA graph."""
+    """Returns whether the present calls are recorded to run later: compiled, traced, or in a CUDA graph."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -293,7 +293,7 @@ def _reduces_in_backward(module: Module) -> bool:
 
 
 def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
-    """Calls `began` when the backward of a model's output begins; returns whether it has one: not in evaluations."""
+    """Calls `began` when the backward of a model's output begins; returns False if it has none, as in evaluations."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -1,7 +1,7 @@
-"""The process of rank 0 that decides all ranks' clocks: it gets each rank's row of a step, and answers with its clock.
+"""The process of rank 0 that decides the clocks of all ranks: a rank sends a row for each step and gets its clock.
 
-Each rank's clock process connects to it (`device/load_exchange.py`). It ends when rank 0's training ends. What it knows
-stands in a file in memory, which training reads.
+Each rank's clock process connects to this process (`device/load_exchange.py`), which ends when rank 0's training ends.
+It keeps what it knows in a file in memory, which training reads.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from pfo_fs.loads.coordinator import LoadCoordinator
 
 _MOST_OPEN = 64
-"""At most 64 steps are open at once; a rank that tells more is wrong."""
+"""At most this many steps wait for rows of some ranks; if there are more, a rank sends wrong rows."""
 _HELLO_WITHIN_S = 10.0
 _NO_ROOM_S = 0.1
 _OFFSETS = 64
-"""Hosts' clocks differ by the least of the last 64 times from sending to arriving: no packet comes early, and clocks
-drift by less than 10 ms in 64 steps of 10 s."""
+"""A host's clock is taken to differ by the least of its last 64 times from sending to arriving: no packet arrives
+before it is sent, and clocks drift by less than 10 ms in 64 steps of 10 s."""
 _SETTLED = 8
-"""Of eight packets of a rank one is quick, also at the start of a large job; times in the first seven do not count."""
+"""Times of a rank count from its eighth packet on: one of eight is quick, also at the start of a large job."""
 _STATE_BYTES = 65_536
-"""What is known has at most some 2,000 characters of text, 100 numbers of the last step, and some 10 of each rank that
-were learned; those of several thousand ranks are left out."""
+"""Size of the file with what is known: some 2,000 characters of text at most, 100 numbers of the last step, and some 10
+learned numbers per rank. For several thousand ranks these do not fit, and are left out."""
 
 _BACKLOG = 4096
 
@@ -142,10 +142,10 @@ class Decider:
         return bool(piece)
 
     def _add(self, rank: int, row: list[float]) -> None:
-        """Takes a row; decides once all ranks have told theirs of its step.
+        """Takes a rank's row; decides the clocks of its step once the rows of all ranks have come.
 
         Raises:
-            ValueError: The row is not a finite step's, or too many steps are open.
+            ValueError: The row's step is not a finite number, or too many steps are open.
         """
         step = int(row[0])
         rows = self._open.setdefault(step, {})
@@ -157,7 +157,7 @@ class Decider:
             self._decide(step, [rows[member] for member in range(self._size)])
 
     def _greets(self, of: _Rank) -> bool:
-        """Returns whether a connection may still be a rank's; once its greeting is complete, it is."""
+        """Takes a connection's greeting once it is complete; returns False if it is not that of a rank."""
         if len(of.pending) < HELLO.size:
             return True
         shown, challenge, rank = HELLO.unpack(of.pending[: HELLO.size])
@@ -205,20 +205,20 @@ class Decider:
 
 
 def read_state(fd: int) -> LoadsKnown | None:
-    """Returns what the process has written last; None before that, and while it writes."""
+    """Returns what the process has written last; None before the first time, and while it writes."""
     with suppress(OSError, ValueError):
         return LoadsKnown.model_validate_json(os.pread(fd, _STATE_BYTES, 0))
     return None
 
 
 class LoadDecider:
-    """Training's side of rank 0's process that decides; it ends when this object closes its end of a socket pair.
+    """Training's side of the process that decides; the process ends when this object closes its end of a socket pair.
 
     The arguments are those of `LoadCoordinator`; `orders` are the pipeline's, empty without a pipeline; `token` is the
     job's secret as hexadecimal digits.
 
     Raises:
-        OSError: The process cannot be started, or no port be opened.
+        OSError: The process cannot be started, or no port can be opened.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class LoadDecider:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where the ranks may reach it, the likeliest first; what else answers there cannot show the job's secret."""
+        """Where ranks may reach the process, the likeliest first; others that answer there lack the job's secret."""
         hosts = [os.environ.get("MASTER_ADDR", ""), socket.gethostname(), "127.0.0.1"]
         return [(host, self.port) for host in dict.fromkeys(hosts) if host]
 

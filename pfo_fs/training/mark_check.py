@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pfo_fs.device.shared_page import BEGIN, END
 
 _STEPS = 3
-"""This many steps in a row must be wrong."""
+"""The check reports wrong marks after this many wrong steps in a row."""
 _INSTRUCTIONS = 100
 """After this many instructions before the first step, the check reports that steps are not marked."""
 
@@ -42,7 +42,7 @@ class MarkCheck:
             )
 
     def step_begins(self, *, left_open: bool) -> None:
-        """Notes that a step begins; `left_open`: while the one before has not ended."""
+        """Notes that a step begins; `left_open`: whether the step before is still open."""
         self._steps_begun += 1
         self._open_steps += left_open
         if self._open_steps >= _STEPS:

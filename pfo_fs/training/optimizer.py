@@ -5,7 +5,7 @@ of its rank (`device/clock_process.py`) and the host's helper for the shared dir
 writes words into a page that it shares with the clock process, and reads once from the helper's socket.
 
 The optimizer only connects parts: `joining.py` joins the job, a `ScheduleFeed` receives schedules, the
-`ScheduleSwitcher` decides which one is in force at a step, and the `InstructionTracker` follows it.
+`ScheduleSwitcher` decides which schedule is in force at a step, and the `InstructionTracker` follows that schedule.
 """
 
 from __future__ import annotations
@@ -64,34 +64,34 @@ class PFOFileOptimizer(ZeusCallbacks):
                 ...
                 opt.on_step_end()
 
-    Unless `strict`, no error stops training or makes it wait, an argument that is not valid included: it logs one
-    warning with the reason, and training goes on at default clocks. Where a rank cannot take part, none does; all
+    Unless `strict`, no error (such as an invalid argument) stops training or makes it wait: the optimizer logs one
+    warning with the reason, and training goes on at default clocks. If one rank cannot take part, none does: all
     methods can be called and do nothing. The same holds in a process that is forked from training, such as a worker of
     a data loader.
 
     Attributes:
-        follows: Whether it has joined a job; False where all methods do nothing.
+        follows: Whether this process has joined a job; if not, all methods do nothing.
 
     Args:
         shared_dir: The directory that all ranks, the daemon and users share. The positional arguments that follow are
-            those of Zeus's `PipelineFrequencyOptimizer`; they may also be given without this one.
+            those of Zeus's `PipelineFrequencyOptimizer`; they may also be given without `shared_dir`.
         rank, world_size: From `torch.distributed` or the launcher if None.
         dp_rank, pp_rank, tp_rank, dp_degree, pp_degree, tp_degree: The place of this process; from `mesh` if None.
         mesh: A `torch.distributed.DeviceMesh` with named dimensions, `pp` among them.
         device, device_id: CUDA device index of this process (`device_id` in Zeus); the current device if None.
-        server_url: Without `shared_dir`, the directory. Otherwise it is not used: there is no server.
+        server_url: The shared directory, if `shared_dir` is None; otherwise not used, because there is no server.
         job_metadata: Text that describes the job; part of its folder's name.
         coordination: `daemon`, `local` (rank 0 schedules and broadcasts by `torch.distributed`), or `auto`: a daemon if
             one answers, otherwise local.
         scheduler, scheduler_args: The scheduler that this job requests; by default the daemon's, or that of `PFO_FS_*`.
         profile_steps: Iterations measured for each schedule.
-        switching: When clocks are switched: `device`, as the device gets through the instructions that training has
-            launched; `launch`, at the callbacks. `auto`: `device` where it passes a test at the start.
+        switching: When clocks are switched. `device`: when the device reaches an instruction that training has
+            launched. `launch`: at the callbacks. `auto`: `device` if it passes a test at the start, else `launch`.
         clock_backend: The way to set clocks, such as `nvml`, or `none`; `PFO_FS_CLOCK_BACKEND`, or `auto`, if None.
             docs/clock-backends.md describes all of them.
-        max_clock_calls_per_s: Most calls per second, of all GPUs of a host together, that set clocks: they can delay
-            NCCL. `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for, if None. It has no effect
-            where clocks are switched at the callbacks (`launch`).
+        max_clock_calls_per_s: At most this many calls per second set clocks, for all GPUs of a host together: the calls
+            can delay NCCL. If None: `PFO_FS_MAX_CLOCK_CALLS_PER_S`, or as many as the driver has room for. It has no
+            effect where clocks are switched at the callbacks (`launch`).
         wait_for_schedule_s: The longest wait for the first schedule. Training never waits for later ones.
         strict: Raise an error instead of logging a warning. While the job is set up, rank 0's value counts, and all
             ranks raise the same error.
@@ -99,7 +99,7 @@ class PFOFileOptimizer(ZeusCallbacks):
     Raises:
         ConfigError: With `strict`: something is missing or contradictory, on this rank or another; the message says
             what to pass.
-        InstructionMismatch: With `strict`, from the callbacks: the schedule expects another instruction, or more.
+        InstructionMismatch: With `strict`, from the callbacks: the schedule expects another or a further instruction.
         PfoError: With `strict`, any other problem.
     """
 
@@ -119,7 +119,7 @@ class PFOFileOptimizer(ZeusCallbacks):
         self._switcher = ScheduleSwitcher(self._set_schedule, lambda text: log.warning("%s", text))
         self._feed = ScheduleFeed(0, self._switcher)
         self._loads: StepLoads | None = None
-        self._only_exchanges = False  # after an error: this rank takes part in the exchange of schedules, no more
+        self._only_exchanges = False  # after an error: this rank only takes part in the exchange of schedules
         self.follows = False
 
     @takes_any_call(in_our_order)
@@ -251,8 +251,8 @@ class PFOFileOptimizer(ZeusCallbacks):
     def on_step_end(self) -> None:
         """Marks the end of an iteration, after its last instruction.
 
-        The clocks go to their default, or, where the next iteration usually begins at once, to that of its first
-        instruction (docs/switching.md).
+        The clocks go to their default. If the next iteration usually begins at once, they go to the clock of its first
+        instruction instead (docs/switching.md).
         """
         if self._closed:
             return
@@ -282,10 +282,7 @@ class PFOFileOptimizer(ZeusCallbacks):
             self._tracker.other_order = is_other
 
     def expect_order(self, instructions: Sequence[tuple[str, int | None]]) -> None:
-        """Tells the scheduler what this rank runs in a step, (name, stage) each, before the first step has shown it.
-
-        Called again where that has changed for good.
-        """
+        """Tells the scheduler (name, stage) of a step's instructions: before step 0, and when they change for good."""
         if not self._closed:
             with self._guard:
                 self._tracker.expect_order(instructions)
@@ -302,7 +299,7 @@ class PFOFileOptimizer(ZeusCallbacks):
                     text = "training has ended without a step: call on_step_begin() and on_step_end() in each iteration"
                     self._problem(text)
                 self._clocks.close()
-            with suppress(Exception):  # what the helper cannot be told, it sees when the connection is gone
+            with suppress(Exception):  # a helper that cannot be told sees that the connection is gone
                 self._link.leave(messages.Goodbye(reason=reason, message=message))
         self._only_exchanges = False
         with self._guard:
@@ -344,7 +341,7 @@ class PFOFileOptimizer(ZeusCallbacks):
             self._link.send(messages.ProblemSeen(message=text))
 
     def go_without(self, error: Exception) -> None:
-        """Leaves the clocks at their default and the job, after an error.
+        """Leaves the job after an error, with clocks at their default.
 
         The exchange of schedules goes on: without this rank, the others would wait for it.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PIPELINE = ("pp", "pipe", "pipeline", "pipeline_parallel")
 _TENSOR = ("tp", "tensor", "model", "tensor_parallel")
 
-# Variables with the rank and the number of ranks. The first launcher with a rank gives both, since mpirun within a
+# Variables with the rank and the number of ranks. Both come from the first launcher whose rank is set: mpirun within a
 # Slurm job leaves Slurm's variables of the batch script (rank 0) in place. Hydra is the launcher of MPICH, Intel MPI
 # and MVAPICH 3.
 _LAUNCHERS = (
@@ -46,7 +46,7 @@ class ParallelDims:
 
 
 ALONE = ParallelDims(0, 1, 0, 0, 0, 1, 1, 1)
-"""The place of a process that is the whole job, and of one whose place is not known."""
+"""The place of a process that is the whole job, and of a process whose place is not known."""
 
 
 def find_parallel_dims(

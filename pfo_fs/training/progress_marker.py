@@ -38,12 +38,12 @@ class ProgressMarker:
     """Marks the points of each step.
 
     Args:
-        enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; about 2 us. Returns
-            whether that goes into a CUDA graph, with `REPLAYED` in place of the turn.
+        enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; takes about 2 us.
+            Returns whether the write goes into a CUDA graph; then it has `REPLAYED` in place of the turn.
         on_problem: Called with a text, once, if points cannot be marked.
 
     Attributes:
-        works: False after CUDA has refused a mark or the clock process was lost; nothing is marked any more then.
+        works: False after CUDA has refused a mark or the clock process was lost: then nothing is marked any more.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ProgressMarker:
     ) -> None:
         self.works = True
         self._on_problem = on_problem
-        self._captured = self._captured_before = 0  # marks, until now and until this step began
+        self._captured = self._captured_before = 0  # marks in CUDA graphs, until now and until this step began
         self._clocks = clocks
         self._words = clocks.words
         self._enqueue = enqueue
@@ -66,17 +66,17 @@ class ProgressMarker:
         self._words[FOLLOWS] = PLAN
 
     def set_plan(self, clocks_mhz: Sequence[int], kinds: Sequence[int] = (), *, in_turns: bool = False) -> None:
-        """Makes the next step follow these clocks, one in MHz for each instruction; none of them: no plan.
+        """Makes the next step follow these clocks, one in MHz for each instruction; an empty list: no plan.
 
         Args:
             kinds: For each instruction, a number below 65,536 that is the same for the same work.
-            in_turns: Whether some steps run at default clocks: these have a plan, too, so that their marks are the
-                same, and the clock process knows them as well.
+            in_turns: Whether some steps run at default clocks. These get a plan, too, so that they have the same marks
+                and the clock process knows them.
         """
         if not clocks_mhz:
             self._slot = _NO_PLAN
             return
-        # The device may still run steps of the plans before; a slot is used again after three other plans.
+        # The device may still run steps of earlier plans; a slot is used again after three other plans.
         self._slot = self._next_slot
         self._next_slot = (self._next_slot + 1) % shared_page.DEFAULT_SLOT
         shared_page.write_plan(self._words, self._slot, clocks_mhz, kinds)
@@ -108,7 +108,7 @@ class ProgressMarker:
             )
 
     def has_captured(self, marks: int) -> bool:
-        """Returns whether just so many marks of this step went into a CUDA graph: then steps may be replays of it."""
+        """Returns whether exactly this number of marks went into a CUDA graph; if so, steps may be replays of it."""
         if self._captured - self._captured_before != marks:
             return False
         self._on_problem(
@@ -133,7 +133,7 @@ class ProgressMarker:
         self.mark(IDLE)
 
     def leave_step(self) -> None:
-        """Marks the same where a step does not run as scheduled: its duration says nothing about other steps."""
+        """Marks the end of a step that does not run as scheduled: its duration says nothing about other steps."""
         if self._words[LAUNCHED] & POINT_MASK != IDLE:
             self._next_turn(0)
             self.mark(IDLE)

@@ -7,8 +7,8 @@ collectives in the same order, and a new schedule comes into force at the same s
 
 The header is an all-reduce and not a broadcast, because in a broadcast the other ranks do not notice that one rank has
 failed. In an all-reduce, all others notice a missing rank at the next header. A rank that fails closes its connections,
-which the others see when they read the next header; if it hangs instead, they wait once, for at most `_WAIT_S`, and
-then count the broadcaster as lost.
+which the others see when they read the next header; if it hangs instead, the others wait once, for at most `_WAIT_S`,
+and then count the broadcaster as lost.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FLIGHT_TIME_S = 0.5
-"""A rank reads a collective's result after as many steps as last this long together."""
+"""Between the start of a collective and the reading of its result lie enough steps to last this long, in s."""
 _MAX_FLIGHT_STEPS = 1000
 _WAIT_S = 60.0
-"""A rank that has not sent after this long counts as gone. Ranks in the same step send within much less."""
+"""A rank that has sent nothing for this time, in s, counts as gone. Ranks in the same step send much sooner."""
 _MAX_PACKET_BYTES = 64 * 1024 * 1024
 
 
 class ScheduleBroadcaster:
     """Broadcasts packets from rank 0, in step with training.
 
-    Making one is a collective call of all ranks. `step_begin` must be called by every rank at every step.
+    Making a broadcaster is a collective call of all ranks. `step_begin` must be called by every rank at every step.
     """
 
     def __init__(self, rank: int) -> None:
@@ -63,14 +63,14 @@ class ScheduleBroadcaster:
         self._first = box[0]
 
     def offer(self, packet: bytes) -> None:
-        """On rank 0: gives the packet to send next; it replaces one that is not under way yet."""
+        """On rank 0: sets the packet to send next, in place of a packet that is not under way yet."""
         if len(packet) <= _MAX_PACKET_BYTES:
             self._outbox = packet
         else:
             log.error("a schedule of %d MiB is too large for torch.distributed; use a daemon", len(packet) >> 20)
 
     def step_begin(self, step: int, iter_time_s: float | None) -> bytes | None:
-        """Does what is due at this step; only rank 0's time of a step matters.
+        """Does what is due at this step; `iter_time_s` counts on rank 0 only.
 
         Returns:
             The packet that comes into force with this step, on all ranks; None for most steps.
@@ -106,7 +106,7 @@ class ScheduleBroadcaster:
         return packet
 
     def _exchange_header(self, iter_time_s: float | None) -> None:
-        """Starts the all-reduce of (bytes that follow, steps until the next action); other ranks add zeros."""
+        """Starts the all-reduce of (bytes that follow, steps until the next action); all ranks but 0 add zeros."""
         self._header = self._torch.zeros(2, dtype=self._torch.int64)
         if self._rank == 0:
             flight = math.ceil(_FLIGHT_TIME_S / iter_time_s) if iter_time_s else 1

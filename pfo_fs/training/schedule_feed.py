@@ -1,12 +1,12 @@
 """Which schedule a rank follows at which step, and where its schedules come from.
 
-The **rule** (`ScheduleSwitcher`) is one for training and for the simulator. Ranks receive schedules at different times.
-For all to run the same one at the same step, the one in force depends only on which schedules a rank has received, and
-not on when: at each step, it is the one with the highest number among those whose start step has come. So a schedule is
-not dropped because a newer one was published before it started; it is in force until the newer one starts.
-A schedule with an end (`Term`) names the one that follows it, so that no rank waits for a message at its end.
+Training and the simulator use the same **rule** (`ScheduleSwitcher`). Ranks receive schedules at different times. So
+that all run the same schedule at the same step, the schedule in force depends only on which schedules a rank has
+received, not on when. At each step, it is the schedule with the highest number among those whose start step has come.
+So a schedule is in force until a newer one starts, even if the newer one was published before the start of the first.
+A schedule with an end (`Term`) names the schedule that follows it, so that no rank waits for a message at its end.
 
-From the **helper** of its host, a rank receives a schedule well before its start step; one that receives it later
+From the **helper** of its host, a rank receives a schedule well before its start step; a rank that receives it later
 follows it at once. A rank that sees from the numbers that it has missed a schedule goes to default clocks until the
 next one starts, because other ranks may be following the missed one.
 
@@ -16,8 +16,8 @@ to default clocks and stays there, under every schedule, because it can no longe
 same one. The others notice at the next exchange and do the same.
 
 A schedule that was made for the pace of a straggler holds while the scheduling process renews its lease
-(`Publication.lease` says for how long). When that ends, each rank goes to default clocks; with a broadcast, rank 0
-sends them as a schedule with the number -1, so that all ranks leave the pace at one step.
+(`Publication.lease` says for how long). When the lease ends, each rank goes to default clocks. With a broadcast, rank 0
+sends a schedule with the number -1, which stands for default clocks, so that all ranks leave the pace at the same step.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from pfo_fs.turns import MEASURED_BY_HAND, Turn, follows
 log = logging.getLogger(__name__)
 
 _OVER = "over"
-"""Reason for default clocks: the schedule in force has ended, and none that this rank has is to follow it."""
+"""Reason for default clocks: the schedule in force has ended, and this rank lacks the schedule that follows it."""
 MOST_PENDING = 64
-"""Most schedules that wait for their start step: far more than are published while one travels to the ranks."""
+"""At most this many schedules wait for their start step: far more than are published while one of them travels."""
 
 
 @dataclass
@@ -87,9 +87,9 @@ class ScheduleSwitcher:
 
     @property
     def measured_until(self) -> int:
-        """The result under this schedule ends before this step; 0: after the job's number of measured steps.
+        """The step before which the result of the schedule in force ends; 0: after the job's number of measured steps.
 
-        It is -1 where the rank must not measure: the schedule is followed again, and was measured before.
+        It is -1 if the rank must not measure, because the schedule was measured before and is followed again.
         """
         schedule = self._in_force
         if schedule is not None and schedule.number != self.number:
@@ -114,7 +114,7 @@ class ScheduleSwitcher:
         return Turn(own, own != others)
 
     def number_at(self, step: int) -> int:
-        """Returns the number of the schedule that will be in force at `step`, the next one."""
+        """Returns the number of the schedule that will be in force at `step`, the next step."""
         return max(
             (number for number, coming in self._pending.items() if coming.start_step <= step), default=self.number
         )
@@ -143,7 +143,7 @@ class ScheduleSwitcher:
         self.set_schedule(None)
 
     def step_begin(self, step: int) -> NewSchedule | None:
-        """Does what is due at this step; returns the schedule that comes into force with it, if one does."""
+        """Does what is due at this step; returns the schedule that comes into force now, or None."""
         started = None
         number = self.number_at(step)
         if number > self.number:
@@ -151,7 +151,7 @@ class ScheduleSwitcher:
             due = [self._pending.pop(one) for one in sorted(self._pending) if self._pending[one].start_step <= step]
             self._in_force, self.number = started, number
             self._turns, self._has_ended = started.turns, False
-            # Also one whose place a newer schedule takes at once: that one may name it as the next.
+            # This can be a schedule whose place a newer one takes at once: the newer one may name it as the next.
             self._stays = next((one for one in reversed(due) if not one.until or one.after == one.number), self._stays)
             self._reasons.discard(_OVER)
             self.set_schedule(None if self._reasons else started)
@@ -160,7 +160,7 @@ class ScheduleSwitcher:
         return started
 
     def _end(self, ended: NewSchedule) -> None:
-        """Goes on with the schedule that is to follow the one in force; default clocks if this rank lacks it."""
+        """Goes on with the schedule that is to follow the schedule in force; default clocks if this rank lacks it."""
         self._has_ended, self._turns = True, []
         if ended.after == ended.number:
             return
@@ -185,7 +185,7 @@ class ScheduleSwitcher:
         """Ends a suspension; when no reason is left, the schedule in force is followed again.
 
         A schedule that only measures is not followed again: ranks would measure it from different steps on. A person's
-        schedule is, until its end.
+        schedule is followed again, until its end.
         """
         if reason not in self._reasons:
             return
@@ -235,7 +235,7 @@ class ScheduleFeed:
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
         """Gives the switcher what the helper has sent until this step; `BroadcastFeed` then adds what rank 0 has sent.
 
-        Never raises, and waits for a limited time at most. `iter_time_s` is None before there was a step.
+        Never raises, and waits for a limited time at most. `iter_time_s` is None in the first step.
         """
         for message in messages:
             if isinstance(message, ClocksHeld) and message.why:
@@ -256,7 +256,7 @@ class ScheduleFeed:
         if isinstance(message, SchedulesWithdrawn):
             self._received.clear()
             self.switcher.withdraw()
-        elif isinstance(message, NewSchedule) and message.number >= 0:  # others come by a broadcast only
+        elif isinstance(message, NewSchedule) and message.number >= 0:  # negative numbers are only broadcast
             if self.at_once:
                 message = _moved(message, step)
             self.switcher.expect(message)
@@ -298,7 +298,7 @@ class BroadcastFeed(ScheduleFeed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._schedule: NewSchedule | None = None  # rank 0: the newest that its helper has sent
+        self._schedule: NewSchedule | None = None  # on rank 0: the newest schedule that its helper has sent
         self._lease_over = False
 
     def step_begin(self, step: int, iter_time_s: float | None, messages: Sequence[ToTraining]) -> None:
@@ -346,13 +346,13 @@ class BroadcastFeed(ScheduleFeed):
             self.switcher.suspend(_LEASE_OVER, _LEASE_OVER_TEXT if self.rank == 0 else "")
             return
         if self._schedule is None:
-            self._schedule = schedule  # the one that all ranks began with
+            self._schedule = schedule  # the schedule that all ranks began with
         self.switcher.resume(_LEASE_OVER)
         self.switcher.expect(_moved(schedule, step))
 
 
 def _moved(schedule: NewSchedule, step: int) -> NewSchedule:
-    """Returns a schedule that starts at another step, and holds for as many steps, or until the step a person named."""
+    """Returns the schedule with its start moved to `step`; it keeps its length, or the end that a person named."""
     is_relative = schedule.until and not schedule.by_hand
     until = max(step + 1, schedule.until + step - schedule.start_step) if is_relative else schedule.until
     return msgspec.structs.replace(schedule, start_step=step, until=until)

@@ -1,4 +1,4 @@
-"""Clocks from loads in the training process: all ranks agree on them or none has them; what each step tells."""
+"""Clocks from loads in the training process: how all ranks agree to have them, and the messages of each step."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from pfo_fs.training.schedule_feed import ScheduleSwitcher
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _TOLD_BYTES = 4096
 _MOST_GIVEN = RECENT_TURNS - 2
-"""The page has room for the clocks of this number of steps."""
+"""Loads are taken for at most this many steps at once: the page has room for their clocks."""
 _SAVE_EVERY = 1.5
-"""What was learned is saved after 1.5 times as many steps: rarely in long jobs."""
+"""What was learned is saved when 1.5 times as many steps have run as at the last time: rarely in long jobs."""
 _TELL_EVERY_S = 2.0
-"""The state of the loads is told to the helper this often: people read it."""
+"""After this time, in s, the helper is told the state of the loads again, for people to read."""
 
 
 class StepLoads:
-    """One rank's steps: what it tells its clock process, which exchanges loads with the other ranks.
+    """Tells one rank's clock process of each step; the clock process exchanges loads with the other ranks.
 
     Args:
         reach: How the clock process reaches the process that decides.
-        decider: On rank 0, that process; None on others.
+        decider: On rank 0, the process that decides; None on other ranks.
         tell: On rank 0, called with what is known, from time to time.
-        micro_batches: In a pipeline, how many a step has; 0 without one.
+        micro_batches: In a pipeline, the number of micro-batches of a step; 0 without a pipeline.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class StepLoads:
         return None if self._decider is None else self._decider.state
 
     def give(self, loads: Sequence[Sequence[object] | None]) -> None:
-        """Gives the loads of the step that begins next, or None, and of those after it."""
+        """Sets the loads of the step that begins next and of the steps after it; None for a step without loads."""
         self._given = loads[:_MOST_GIVEN]
 
     def begin(self, tracker: InstructionTracker, step: int, switcher: ScheduleSwitcher) -> None:
-        """Begins a step at its clock, as far as that is known; it may still change while the step runs."""
+        """Begins a step at its clock, if that is known; the clock may still change while the step runs."""
         now_s = time.monotonic()
         follows = not switcher.is_suspended and tracker.follows_device
         mhz = decided_mhz(self._words, step) if follows else 0
         if self._is_capped and not switcher.is_suspended:
-            mhz = decided_mhz(self._words, step - 1)  # limits are kept for long: a step later is soon enough
+            mhz = decided_mhz(self._words, step - 1)  # power limits change rarely: one step late is soon enough
         number, until = switcher.measured_number, switcher.measured_until
         if not tracker.step_begin(step, number, mhz, until=until, turn=switcher.turn(step)):
             mhz = -1
@@ -106,10 +106,10 @@ class StepLoads:
         """Tells the clock process; does not wait, and keeps the interpreter lock."""
         packet = packed(message)
         if not self._file.seems_open() or held_send(self._fd, packet, len(packet), _AT_ONCE) != len(packet):
-            self._works = False  # the exchange has ended, or does not read
+            self._works = False  # the exchange has ended, or no longer reads
 
     def _load_of(self, loads: Sequence[object] | None) -> tuple[float, ...]:
-        """Returns the load of a step, or warns once why it has none, and returns an empty one."""
+        """Returns the load of a step; if it has none, warns once why and returns an empty load."""
         if loads is None and (self._micro_batches or self._has_missed):
             return ()  # another rank of the pipeline may know it; or there was a warning
         try:
@@ -120,12 +120,12 @@ class StepLoads:
             return ()
 
     def misread(self, why: str) -> None:
-        """Warns of loads that cannot be used; of others there is no warning any more."""
+        """Warns of loads that cannot be used; steps without a load cause no warning from then on."""
         self._has_missed = True
         self.warn(f"clocks from loads: {why}")
 
     def _tell_people(self) -> None:
-        """Warns of what the processes have told, and tells the helper what is known."""
+        """Passes on warnings of the clock process and of the deciding one, and tells the helper what is known."""
         with suppress(OSError):
             if self._file.is_open() and (told := os.read(self._fd, _TOLD_BYTES).decode("utf-8", "replace")):
                 self.warn(f"clocks from loads: {told}; default clocks meanwhile")
@@ -153,15 +153,15 @@ def join_loads(
     problem: Callable[[str], None],
     link: HelperLink,
 ) -> StepLoads:
-    """Returns what follows the steps of this rank; a collective call of all ranks.
+    """Returns the `StepLoads` of this rank; a collective call of all ranks.
 
     Args:
         lost_time: Relative: clocks may make training longer by this share on average.
         orders: What each rank of the pipeline runs in a step; empty without a pipeline.
-        profile_path: Where what was learned is kept for the next start of the job.
+        profile_path: The file that keeps what was learned for the next start of the job.
 
     Raises:
-        ConfigError: Clocks cannot come from loads, on all ranks; the message says on which rank, and why.
+        ConfigError: On all ranks if one of them cannot have clocks from loads; the message says which one, and why.
     """
     clocks = job.clocks
     mine = clocks.message

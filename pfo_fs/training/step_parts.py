@@ -1,8 +1,8 @@
-"""Makes what follows the steps of this rank, for its GPU; above all, how its clock process learns what runs now.
+"""Makes the parts that follow this rank's steps on its GPU; above all, how its clock process learns what runs now.
 
 - `device`: the device itself writes into the page how far it has come. Training is not held up, however far it launches
   ahead.
-- `launch`: the time of the callbacks counts. Right where the training thread waits for each instruction anyway.
+- `launch`: the time of the callbacks counts. This is right if the training thread waits for each instruction anyway.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChosenSwitching:
     """How clocks are switched in this process.
 
     Attributes:
-        note: For people: how it works, or why it is not what was asked for.
+        note: For people: how clocks are switched, or why not in the requested way.
     """
 
     marker: ProgressMarker | None = None
@@ -50,7 +50,7 @@ class ChosenSwitching:
 
     @property
     def mode(self) -> str:
-        """`device`, or `launch`, also after marks have failed."""
+        """`device`; else, and after marks have failed, `launch`."""
         return "device" if self.marker is not None and self.marker.works else "launch"
 
 
@@ -63,7 +63,7 @@ def choose_switching(
     device: int | None = None,
     on_problem: Callable[[str], None] = lambda text: None,
 ) -> ChosenSwitching:
-    """Returns the mode that works here; `launch`, with the reason, where the one asked for does not.
+    """Returns the mode that works here; `launch`, with the reason, if the requested mode does not work.
 
     Args:
         spec: The GPU, as `find_gpu_spec` names it; `kernels` is not None if it is simulated.
@@ -102,7 +102,7 @@ def _torch_of(spec: str) -> ModuleType | None:
 
 @dataclass(frozen=True)
 class StepParts:
-    """What follows the steps of one process; `kernels` is the computing side of a simulated GPU, None on real ones."""
+    """The parts that follow a process's steps; `kernels`: the computing side of a simulated GPU, None on real ones."""
 
     kernels: SimulatedKernels | None
     switching: ChosenSwitching
@@ -147,7 +147,7 @@ class StepParts:
 
 
 def _tracker_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[..., InstructionTracker]:
-    """Returns what makes the tracker: with the device's times where events on it have them."""
+    """Returns the function that makes the tracker, which has the device's times if the device's events have times."""
     from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
     if kernels is not None:

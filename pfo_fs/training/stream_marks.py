@@ -1,4 +1,4 @@
-"""Numbers that the device writes into the shared page when it gets there: where the device is, without waiting for it.
+"""Tells where the device is, without waiting for it: the device itself writes numbers into the shared page.
 
 The training thread launches work ahead of the device. `DriverMarks.write` adds one small operation to the current CUDA
 stream: the device stores a 32-bit number into one word of the page as soon as it has finished all that was put into the
@@ -10,11 +10,11 @@ before CUDA 11.7, which most installations of the driver leave disabled.)
 
 Calls keep the interpreter lock: giving it up can cost 5 ms when other Python threads are busy. CUDA makes any launch
 wait while a stream holds about 1,000 operations that have not run; a call made then holds the lock for that time. So
-training must not depend on another Python thread of this process to let the device go on, for example one that launches
-the sends which the peers of this stream wait for.
+the device must not have to wait for another Python thread of this process, for example a thread that launches the sends
+which the peers of this stream wait for.
 
-A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay: one with
-`REPLAYED` in place of the turn. Writes before and after a replay work as usual.
+A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay: a number
+with `REPLAYED` in place of the turn. Writes before and after a replay work as usual.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RegisteredPage:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Makes the device's context, the one that torch uses too, this thread's current one, and undoes that."""
+        """Makes the device's context, which torch uses too, current in this thread; undoes that at the end."""
         self._driver.call("cuCtxPushCurrent_v2", self._context)
         try:
             yield
@@ -115,9 +115,9 @@ class RegisteredPage:
                 self._driver.call("cuStreamDestroy_v2", stream)  # the device still does what the stream holds
 
     def unregister(self) -> None:
-        """Takes the page from the device after its last write, for which it waits; may be called twice.
+        """Waits for the device's last write and takes the page from the device; may be called twice.
 
-        Without that, keep the page mapped.
+        Without this call, the page must stay mapped.
         """
         if self._registered:
             with self.context():
@@ -138,12 +138,12 @@ _BURST = 32
 
 
 class DriverMarks:
-    """Has the device write numbers into one word of the shared page, in the order of the current stream.
+    """Makes the device write numbers into one word of the shared page, in the order of the current stream.
 
     Made by `open_stream_marks`.
 
     Args:
-        hot: The driver, by calls that keep the interpreter lock.
+        hot: The driver; calls of it keep the interpreter lock.
         target: The word's address on the device.
     """
 
@@ -173,7 +173,7 @@ class DriverMarks:
         return self.write_on(self.current_stream(), value)
 
     def write_on(self, stream: int, value: int) -> bool:
-        """Does what `write` does, on a stream of which the caller gives the handle (0: the default stream)."""
+        """Does what `write` does, on the stream with this handle (0: the default stream)."""
         handle = self._handles.get(stream)
         if handle is None:
             handle = self._handles[stream] = ctypes.c_void_p(stream)
@@ -184,7 +184,7 @@ class DriverMarks:
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
             with self.page.context():
                 error = self._put(handle, value)
-        if not error or error in _CAPTURE_ERRORS:  # a graph that cannot be captured, or another thread's, lacks a mark
+        if not error or error in _CAPTURE_ERRORS:  # a graph that fails, or is another thread's, lacks a mark
             return captured
         raise DeviceError(f"the write into the stream failed with {self._driver.error_name(error)}")
 
@@ -231,7 +231,7 @@ def open_stream_marks(
 def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> str:
     """Writes numbers through a stream of its own and sees them arrive, in order; then writes back what was there.
 
-    It takes a millisecond or two on an idle device. No other thread writes the word meanwhile, which `read` returns.
+    It takes a millisecond or two on an idle device. `read` returns the word, which no other thread writes meanwhile.
 
     Returns:
         Why it does not work; empty if it does.

@@ -2,8 +2,8 @@
 
 Each host does the same: it makes names, and replaces one file of its own, `doctor/<random id>.json`, with what it has
 seen of the other hosts so far. So each host notes, by its own clock, when it made a change and when it read that
-another host had seen it: that takes twice the delay. When the files of all hosts are complete, each host compares them
-by the same rules, so all hosts print the same lines.
+another host had seen it: the time between is twice the delay. When the files of all hosts are complete, each host
+compares them by the same rules, so all hosts print the same lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_HOSTS, _MOST_FILES = 64, 200
 _POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
 _MOST_UNSEEN = 1000
 _SEEN_WITHIN_S = 70.0
-"""NFS caches names for 60 s."""
+"""A host waits at most this time, in s, until other hosts have seen a new name: NFS caches names for 60 s."""
 _SILENT_S = 120.0
 _SLOW_S, _BROKEN_S = 2.0, 65.0
 _NAMES, _COMPLETE, _COMPARED = 3, 4, 5
@@ -43,7 +43,7 @@ _REPLACED, _NEW = "replaced file", "new name"
 
 
 class Seen(BaseModel):
-    """What a host has seen of another one: the counter of its file, and how many of its new names."""
+    """What a host has seen of another host: the counter of that host's file, and the number of its new names."""
 
     counter: Count = 0
     names: Count = 0
@@ -53,8 +53,8 @@ class Report(BaseModel):
     """What a host writes.
 
     Attributes:
-        members: The ids of all hosts, once it has found as many as it expects.
-        delays_s: For each kind of change, the longest time until another host has seen one.
+        members: The ids of all hosts, once the host has found as many hosts as it expects.
+        delays_s: For each kind of change, the longest time until another host has seen a change.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -92,7 +92,7 @@ class Hosts:
         self.others: dict[str, Report] = {}
         self._files, self._beat, self._silent_s = files, beat, silent_s
         self._first: dict[str, int] = {}  # the counter that each file had at first
-        self._changed_s: dict[str, float] = {}  # when its counter last changed, in s of `time.monotonic`
+        self._changed_s: dict[str, float] = {}  # when each counter last changed, in s of `time.monotonic`
         self._made_s: dict[tuple[str, int], float] = {}  # when each change was made, by its kind and number
         self._known: dict[tuple[str, str], int] = {}  # the last change of each kind that each host has seen
         self._ended: list[str] = []  # hosts whose files do not change
@@ -109,7 +109,7 @@ class Hosts:
         self._files.publish(f"{layout.DOCTOR}/{self.me}.json", encode(header, self.mine))
 
     def look(self, ids: Sequence[str]) -> None:
-        """Waits a moment, replaces this host's file from time to time, and reads those of other hosts."""
+        """Waits a moment, replaces this host's file from time to time, and reads the files of other hosts."""
         self._beat()
         time.sleep(_POLL_S)
         if time.monotonic() - self._made_s.get((_REPLACED, self.mine.counter), 0.0) > _REPLACE_EVERY_S:
@@ -132,12 +132,12 @@ class Hosts:
             self._changed_s[member] = time.monotonic()
         self.others[member] = report
         self.mine.seen[member].counter = report.counter
-        if self.me in report.seen and self.mine.phase < _COMPLETE:  # then all must read the same
+        if self.me in report.seen and self.mine.phase < _COMPLETE:  # then all hosts must read the same
             self._was_seen(member, _REPLACED, report.seen[self.me].counter)
             self._was_seen(member, _NEW, report.seen[self.me].names)
 
     def _was_seen(self, member: str, kind: str, number: int) -> None:
-        """Notes that a host has seen this change and all before it; those that its first report has are not timed."""
+        """Notes that a host has seen this change and all before it; changes in its first report are not timed."""
         last = self._known.get((member, kind), 0 if kind == _NEW else number)
         self._known[member, kind] = max(last, number)
         if number > last and (kind, last + 1) in self._made_s:
@@ -159,7 +159,7 @@ class Hosts:
         """Waits at most `within_s` until `hosts` hosts are there, this one included.
 
         Raises:
-            HostsMissing: They are fewer, or more, when the time has passed.
+            HostsMissing: There are fewer or more hosts when the time has passed.
         """
         deadline = time.monotonic() + within_s
         while True:
@@ -179,7 +179,7 @@ class Hosts:
                 raise HostsMissing("too-many" if len(there) > hosts else "missing", text)
 
     def _reach(self, phase: int) -> None:
-        """Announces that this host has reached a phase, and waits until all others have.
+        """Announces that this host has reached a phase, and waits until all other hosts have.
 
         Raises:
             HostsMissing: A host has stopped.
@@ -197,7 +197,7 @@ class Hosts:
             self.look(list(self.others))
 
     def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
-        """Returns whether a host has reached a phase and has seen the names, or the time for it is over."""
+        """Returns whether a host has reached a phase, and has seen the names or had the time to see them."""
         if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
         names = self._known.get((member, _NEW), 0)
@@ -218,7 +218,7 @@ class Hosts:
         found = {self.me: self.mine.model_copy(deep=True), **self.others}
         self._silent_s = 10.0
         with suppress(HostsMissing, StoreError):
-            self._reach(_COMPARED)  # so that the others can still read this host's file
+            self._reach(_COMPARED)  # so that other hosts can still read this host's file
         return found
 
 

@@ -103,7 +103,7 @@ def judge_owner(owner: int, user: int, *, shared: bool) -> Check:
 
 
 def check_create(root: Path) -> Check:
-    """Creates a name that exists once more, as a file and as a folder."""
+    """Tries to create a name that exists already, as a file and as a folder."""
     with own_name(root) as path:
         write_new(path, b"")
         try:
@@ -162,7 +162,7 @@ def _content(number: int) -> bytes:
 
 
 def _read_until(path: Path, stop: threading.Event, counts: Counter[str]) -> None:
-    """Counts reads, those that had to be repeated, by the reason, and those that failed every time."""
+    """Counts reads; repeated reads, by the reason; and reads that failed every time."""
     while not stop.is_set():
         problem = ""
         for _ in range(READS_TRIED):

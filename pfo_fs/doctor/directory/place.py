@@ -17,7 +17,7 @@ _NETWORK = frozenset(
 )
 _LONG_CACHE_S = 60
 
-# For each harm, the options that do it, as (kinds of file systems, pattern of the option).
+# Options that do harm: (harm, kinds of file systems, pattern of the option).
 _HARM = (
     ("local-locks", r"nfs4?", r"nolock|local_lock=(all|flock|posix)"),
     ("local-locks", r"lustre", r"localflock|noflock"),
@@ -69,7 +69,7 @@ _FOLDERS = (layout.JOBS, layout.ARCHIVE, layout.LEADERS, layout.OFF)
 
 
 def check_rights(root: Path) -> list[Check]:
-    """Looks at the directory, the folders above it, and those in it."""
+    """Looks at the directory, the folders above it, and the folders in it."""
     found = os.stat(root)
     lines = [judge_root(found, may_write=os.access(root, os.W_OK | os.X_OK, effective_ids=True))]
     modes = {above: os.stat(above).st_mode for above in root.parents}
@@ -77,7 +77,7 @@ def check_rights(root: Path) -> list[Check]:
     if loose:
         lines.append(line("rights", "above", f"{', '.join(loose)}: other users may write there"))
     present = {name: os.lstat(root / name) for name in sorted(set(os.listdir(root)) & set(_FOLDERS))}
-    # By asking, because an ACL may say something else than the mode.
+    # The kernel is asked, because an ACL may say something else than the mode.
     allowed = [name for name in present if os.access(root / name, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)]
     return [*lines, judge_folders(found, present, allowed)]
 

@@ -1,6 +1,6 @@
 """Checks a directory in a process of its own: only it makes calls on the file system, so only it can hang there.
 
-That process writes one line of JSON for each thing that it begins and for each result. This module is both sides.
+That process writes one line of JSON for each check that it begins and for each result. This module has both sides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pfo_fs.ipc.started import on_sigterm
 from pfo_fs.store import Files, SharedDirectory, mount_of
 
 _START_S = 30.0
-"""A process that has not begun after this time in s: Python itself may lie on a slow file system."""
+"""The process may need this time, in s, to begin: Python itself may lie on a slow file system."""
 _END_S = 3.0
 
 Tell = Callable[[str, object], None]
@@ -49,7 +49,7 @@ _WRITING: Checks = (
 def check_directory(root: Path, peers: int, wait_s: float, tell: Tell) -> Iterator[Check]:
     """Makes all checks of a directory; `tell` is called with ("doing", text) before each.
 
-    `peers` hosts, 1 for this one alone, run this at once, and wait for each other for `wait_s`.
+    `peers`: number of hosts that run this at the same time, this one included; they wait `wait_s` for each other.
     """
     trouble = False
     for check in _checks(root, peers, wait_s, tell):
@@ -149,7 +149,7 @@ def main(given: dict[str, Any]) -> int:
 def check_directory_in_time(
     directory: Path, *, peers: int, wait_s: float, answer_within_s: float, show: Callable[[str], object]
 ) -> list[Check]:
-    """Checks a directory, as `check_directory`; returns also if its mount hangs.
+    """Checks a directory as `check_directory` does, but returns even if its mount hangs.
 
     A file operation that takes longer than `answer_within_s` counts as hung. `show` is told what is being done.
     """
@@ -195,7 +195,7 @@ def _read(fd: int, told: SimpleQueue[dict[str, Any]]) -> None:
 
 
 def _end_process(process: Child) -> None:
-    """Ends the process; does not wait for one that no signal can end, because it hangs in the file system."""
+    """Ends the process; waits only a few seconds, since no signal ends a process that hangs in the file system."""
     for number, within_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, 0.2)):
         process.send_signal(number)
         with suppress(TimeoutError):
