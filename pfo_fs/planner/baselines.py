@@ -13,7 +13,7 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 
 _BATCH = 4_000_000
-"""Instructions times combinations that are evaluated at once: about 100 MB."""
+"""At most this many instructions times combinations are evaluated at once: about 100 MB."""
 
 
 def all_maximum(problem: Problem) -> Plan:
@@ -76,7 +76,7 @@ class Combinations:
         return tuple(self._problem.table.mhz[number] for number in chosen[self._stages])
 
     def plan(self, solver: str, deadline_s: float, straggler_s: float | None, began: float) -> Plan:
-        """Returns the best combination as a plan; `began`: when the solver did, by `time.perf_counter`."""
+        """Returns the best combination as a plan; `began`: when the solver began, by `time.perf_counter`."""
         clocks_mhz = self.best(deadline_s, straggler_s)
         if clocks_mhz is None:
             best = float(min(self._times_s, default=float("inf")))
