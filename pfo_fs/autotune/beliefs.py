@@ -41,7 +41,7 @@ LEAST_BLOCK_S = 2.0
 """Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
 the energies of two turns if each lasts for 2 s, after a first step that does not count."""
 LEAST_ROUNDS = 2
-"""Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
+"""In two rounds, each rank has four turns with a plan, and four without: the least that tells its own scatter."""
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
 

@@ -86,7 +86,7 @@ class Curves:
         return math.sqrt(max(0.0, float(covariance[row, row] + covariance[top, top] - 2 * covariance[row, top])))
 
     def covariance_of(self, rows: Sequence[Mapping[tuple[Kind, int], float]], *, powers: bool = False) -> Array:
-        """Returns the covariance of the errors of some sums of logarithms of times or powers, each times its share.
+        """Returns the covariance of the errors of some weighted sums of logarithms of times or powers.
 
         Errors within one fit are correlated; errors of different fits are not.
 
@@ -106,10 +106,7 @@ class Curves:
         return found
 
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
-        """Returns the estimates in the planner's form, with their standard errors as spreads.
-
-        Messages begin with `source`.
-        """
+        """Returns the estimates in the planner's form, as `view` sees them; messages begin with `source`."""
         table = {}
         for kind, estimates in self._table.items():
             measured, top_mhz = self._measured[kind], self._top_mhz[kind]

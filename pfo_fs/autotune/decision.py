@@ -199,7 +199,7 @@ class _Decision:
         return replace(choice, converged=True)
 
     def _known(self) -> ClockPlan | None:
-        """Of the plans that ran or were tried and may run on, that which saves most; None if max clocks take less."""
+        """The plan that saves most among those that ran or were tried and may run on; None if max clocks take less."""
         model, last = self.model, self.last
         if last is None:
             return None
@@ -223,7 +223,7 @@ class _Decision:
     def _planned(
         self, margin: float, least_saved: float, near: ClockPlan | None
     ) -> tuple[float, ClockPlan | None, ClockPlan | None]:
-        """Makes plans for the target, at first for a time longer by `margin`; it ends at a plan that saves too little.
+        """Makes plans for the target, the first for a time longer by `margin`; plans below `least_saved` are of no use.
 
         Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
         time that the planner is asked for moves until the verdict agrees. Returns the margin at last, and the plan that

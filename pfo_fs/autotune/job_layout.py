@@ -222,7 +222,7 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
 def stretches_of(
     first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
 ) -> list[int]:
-    """Returns for each node the number of its stretch of the iteration; those of a rank start from the rank's number.
+    """Returns for each node the number of its stretch of the iteration; a rank's numbers start from that of the rank.
 
     A stretch is one instruction, or several short ones that together last until a new clock acts; its last instruction
     begins when the clock is known to act.

@@ -29,7 +29,7 @@ class ModelError(NamedTuple):
 ERROR_OF_SAVING = ModelError(of_all=0.02, of_one=0.005)
 """Relative to a plan's saving. Nodes that cannot make all clock changes in time take 2 % from all plans alike."""
 ERROR_OF_TIME = ModelError(of_all=0.001, of_one=0.0003)
-"""Relative to iteration times, beyond the errors that remain in what was measured of instructions."""
+"""Relative to the times of iterations, if everything that was measured of instructions is known."""
 
 _LEAST_VARIANCE = 1e-10
 """Nothing is measured more exactly than to 0.001 %."""

@@ -1,7 +1,7 @@
 """The model that plans are made with and judged by: the job's DAG, its curves, and its recent iterations as scenarios.
 
 A plan and max clocks are compared over the same iterations: how long each would have taken follows from the measured
-times of its instructions. So the difference does not hold what the data of an iteration does to its time.
+times of its instructions. So the difference is free of what the data of an iteration does to its time.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class JobModel:
     def _iterations(self, measured: Sequence[int]) -> tuple[Array, Array]:
         """Measured iterations at max clocks, of shape (iterations, nodes, pipelines).
 
-        First those that plans are made for, then those that plans are judged by. These differ, as a plan fits the
-        iterations that it was made for best. Both are spread over all windows, so that no window counts alone.
+        First those that plans are made for, then those that plans are judged by. These differ, as a plan fits best the
+        iterations that it was made for. Both are spread over all windows, so that no window counts alone.
         """
         parts: list[Array] = []
         for window, full_s in zip(self._beliefs.windows, self._beliefs.at_max_clocks_s(), strict=True):
@@ -269,7 +269,7 @@ class JobModel:
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
         """Returns a plan whose clocks lie at this share of the way from the clocks of `plan` to those of `other`.
 
-        Where the two differ, the new clock is at least one step of the clocks that can be set away from that of `plan`.
+        Where the two differ, the new clock is at least one offered clock away from that of `plan`.
         """
 
         def between(offered: Sequence[int], mhz: int, there: int) -> int:
@@ -318,7 +318,7 @@ class JobModel:
         return 1 - (scenarios.energy_j(clocks) + self.tail_j) / (scenarios.energy_j(None) + self.tail_j)
 
     def spans_under(self, plan: ClockPlan) -> tuple[dict[tuple[int, int], float], float]:
-        """Returns for each (turn, pipeline) the mean time until its first rank's last instruction ends, in s.
+        """Returns for each (turn, pipeline) the mean time in s until the last instruction of its first rank ends.
 
         The second result is the largest relative scatter that the pipelines have.
         """

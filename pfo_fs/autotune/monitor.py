@@ -49,7 +49,7 @@ class _Test:
         self._sums: dict[int, tuple[float, list[float]]] = {1: (0.0, []), -1: (0.0, [])}
 
     def add(self, value: float, least_iterations: int) -> float:
-        """Adds the logarithm of an iteration's time over the expected; returns the change, 0.0 while there is none."""
+        """Adds the log of an iteration's time over its expected time; returns the change, 0.0 while there is none."""
         allowance = max(LEAST_CHANGE, self._scatter / 2)
         clip = max(_CLIP * self._scatter, 4 * LEAST_CHANGE) if least_iterations > 1 else math.inf
         limit = -math.log(FALSE_ALARMS) * self._scatter**2 / (2 * allowance)

@@ -91,12 +91,12 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float, counts
     """The share of energy that the plan saves.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
-    own steps with and without the plan. So the step's work and errors of the model's powers cancel out. The time by
-    which the plan makes steps `longer` for all ranks (relative) is not in it either: ranks wait in that time. The last
-    step before a change does not count, either, if each rank has others: a reading of its energy counter that comes
-    after the change has a part of both turns. If steps with the plan have more or less work on average, this is chance,
-    or an error of the model, which sees that work at other clocks. The scatter of the work and the model's error tell
-    how likely each is.
+    own steps with and without the plan. So the step's work and errors of the model's powers cancel out. So does the
+    time by which the plan makes steps `longer`, relative, for all ranks: in that time they wait. The last step before a
+    change does not count, either, if each rank has others: a reading of its energy counter that comes after the change
+    has a part of both turns. If steps with the plan have more or less work on average, this is chance, or an error of
+    the model, which sees that work at other clocks. The scatter of the work and the model's error tell how likely each
+    is.
     """
     follows = window.follows
     counts = np.broadcast_to(counts[:, None, None], follows.shape)

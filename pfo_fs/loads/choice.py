@@ -19,7 +19,7 @@ _ERRORS, _LEAST_MARGIN, _MOST_MARGIN = 3.0, 0.003, 0.5
 """The first margin is three times the residual; a margin stays between 0.3 % and half of the last pipeline's time."""
 _UP, _DOWN = 0.5, 0.005
 """A step that lost time raises the margin by half of what it lost. Each other step lowers it by half of what a step may
-lose, so that the mean loss settles at this. But a step lowers it by at most half a percent, so that it halves in 140
+lose, so that the mean loss settles at this. It falls by at most half a percent of itself, and so halves in 140
 steps."""
 _MOST_LOST = 2.0
 """While more than twice the allowed time was lost, all ranks are at default clocks."""

@@ -15,7 +15,7 @@ import msgspec
 from pfo_fs.loads.step_rows import FIXED, MOST_NUMBERS
 
 _HEAD = struct.Struct("<Hd")
-"""(count, s): how many numbers the row has, which follows; the rank's monotonic time when the row was sent."""
+"""(count, s): how many numbers the row behind it has; the rank's monotonic time when the row was sent."""
 _CLOCK = struct.Struct("<qq")
 """(step, MHz) of a rank's decided clock."""
 _SEAL_BYTES = 16
@@ -117,7 +117,7 @@ class StepBegun(NamedTuple):
         runs: The step that begins.
         turn: The place of its clock in the page, if the clock can still change; else -1.
         mhz: The clock that it begins with; 0: the default clock; -1: one or several clocks that a schedule gives.
-        at_s: Its monotonic time, in s.
+        at_s: Monotonic time of the begin, in s.
         ended: (step, time of this rank's own work, monotonic time of its begin) of steps that have ended since.
     """
 

@@ -25,7 +25,7 @@ from pfo_fs.loads.durations import LoadDurations
 
 _FIRST, _RAREST = 6, 48
 """After n periods, the next has 6 + n blocks, one of them of control steps, so that these become fewer as they tell
-more. With 48 blocks at most, they cost 2 % of the saving, and a change of the job shows in tens of steps."""
+more; but at most 48, which costs 2 % of the saving, so that a change of the job shows in tens of steps."""
 _BLOCK_S, MOST_BLOCK_S = 0.02, 10.0
 """A block of the n-th period lasts for 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
 counts across the begin of a block is shared by time."""
@@ -97,8 +97,8 @@ class Figure(NamedTuple):
 
 
 _LEAST_PERIODS = 3.5
-"""With fewer periods, their scatter gives no error: for n of equal size, the variance of Student's distribution is (n -
-1) / (n - 3). Unequal periods count as the equal ones that say as much."""
+"""With fewer periods, their scatter gives no error: the variance of Student's distribution is (n - 1) / (n - 3) for n
+of equal size. Unequal periods count as the equal ones that say as much."""
 _SURE, _LEAST_SURE = 0.5, 0.02
 """A figure is told once its error is below half of it, or below 2 %."""
 _PAUSED_ERROR = 0.2
@@ -193,7 +193,7 @@ _SLOWER = 0.02
 """Relative: steps with lower clocks count as slower if they are longer by more than this and `_ERRORS` errors."""
 _ERRORS = 3.0
 _NORMAL = 1.4826
-"""Standard deviations of a normal distribution in its median absolute deviation."""
+"""The standard deviation of a normal distribution as a multiple of its median absolute deviation."""
 
 
 class Took(NamedTuple):
@@ -287,7 +287,7 @@ class Waits:
         """Adds a step; returns by how much clocks have made training longer since the step before, in s.
 
         Args:
-            begins_s, next_s: When each rank has begun it and the next one; NaN where that is not known.
+            begins_s, next_s: When each rank has begun this step and the next one; NaN where that is not known.
             work_s: How long each rank worked.
             cost_s: By how much longer each lane's work was than it would have been at the highest clock.
         """

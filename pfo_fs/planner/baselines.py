@@ -37,8 +37,8 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
     """One clock per stage: the best of two ways to choose them.
 
-    The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
-    have, every stage runs at the slowest clock that keeps to this time; and one clock for all stages.
+    The first is `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1): for each forward time that a stage can
+    have, every stage runs at the slowest clock that keeps to this time. The second is one clock for all stages.
 
     Raises:
         Impossible: No combination is fast enough; or a stage lacks a clock that its instructions share.
@@ -94,7 +94,7 @@ def equal_clocks(problem: Problem) -> Combinations:
 def stage_clocks(problem: Problem) -> Combinations:
     """For every time that a forward can take, each stage at its slowest clock within that time; and equal clocks.
 
-    The first instructions of a stage count where it has no forwards.
+    If a stage has no forwards, its first instruction by name takes their place.
     """
     table, same = problem.table, equal_clocks(problem)
     rows = [[row for row, kind in enumerate(table.kinds) if kind[0] == s] for s in range(problem.pipeline.num_stages)]

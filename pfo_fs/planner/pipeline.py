@@ -85,8 +85,7 @@ class Pipeline:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, float], ...]:
-        """(before, after, delay in s) as nodes: the order within ranks, then dependencies that this order does not
-        imply."""
+        """(before, after, delay in s) as nodes: the order within ranks, then the dependencies beyond this order."""
         edges: dict[tuple[int, int], float] = {}
         rank_of: list[int] = []
         for rank, (first, end) in enumerate(pairwise(self.first_nodes)):

@@ -29,7 +29,7 @@ _WALKS = 500
 _CLOSE_ENOUGH = 0.003
 """If changes cost something and a plan exceeds the lower bound by more than this share, the search is thorough."""
 _SHORT_ENOUGH = 0.0005
-"""Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
+"""Relative: the search ends with a plan this close to the longest time that the relaxation or plans show too short."""
 
 MAX_POINTS = 100_000
 _CHUNK_NODES = 50_000
@@ -199,7 +199,7 @@ class Planner:
         return chosen
 
     def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
-        """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
+        """Simple plans, some of which may be late. With them, no result takes more energy than the best of them."""
         problem = self.problem
         straggler_s = target_s if straggler else None
         found = [each.best(target_s, straggler_s) for each in self._simple_clocks]

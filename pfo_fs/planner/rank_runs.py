@@ -57,7 +57,7 @@ class RankRuns:
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
 
     def _hull_prices(self, price_w: float) -> Array:
-        """For each node, the price of time (J/s) that makes its ratio optimal; of several, the nearest to its paths."""
+        """Per node, a price of time (J/s) that makes its ratio optimal: of several, that nearest its paths' price."""
         scenarios, ratios = self._scenarios, self._ratios
         prices_w = price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):

@@ -40,8 +40,8 @@ _SKIPPED = (0, 4, 32)
 _MOST_ROUNDS = 60
 """A turn makes a plan slower, and then faster, in at most this many rounds each."""
 MOST_WALKS, _CELLS = 1_000, 4e7
-"""The most walks through all scenarios in which plans get slower, and the most instructions that they walk through:
-some seconds."""
+"""Plans get slower in at most this many walks through all scenarios, and this many instructions in all walks: some
+seconds."""
 _ROUND_WALKS = 4
 """Before a round tries moves, it takes the time of this many walks."""
 _SAVES = 1e-6

@@ -144,7 +144,7 @@ class ScenarioRelaxation:
                     break
                 curvature *= _LONGER
             total_j = there_j + self.energy_j(found)
-            if total_j > least:  # too fast
+            if total_j > least:  # the pace was too high
                 ahead, pace = found, 1.0
             else:
                 faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2

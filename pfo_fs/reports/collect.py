@@ -325,7 +325,7 @@ def _measured(
 
 
 def _of_turns(result: ProfilingResult, turns: Sequence[int], halves: set[int], follow: bool) -> ProfilingResult:
-    """The steps in which all ranks of these halves followed a schedule, or none did; all steps if there is none."""
+    """The steps in which all ranks of these halves followed a schedule, or none did; all steps if that is never so."""
     steps = enumerate(result.iter_step or range(len(result.iter_time)))
     kept = [n for n, step in steps if all(follows(turns, step, half) == follow for half in halves)]
     lists = {name: getattr(result, name) for name in ("iter_time", "iter_span", "iter_energy")}

@@ -136,7 +136,7 @@ def _baseline(data: JobData) -> Figures | None:
 
 
 class JobTotal(NamedTuple):
-    """All iterations of a job so far, profiling included; `more`: beyond max clocks, if these are `compared`.
+    """All iterations of a job so far, profiling included; `more_...`: beyond max clocks, if `compared`.
 
     `known` iterations ran under measured schedules; all other iterations count like the mean of these.
     """

@@ -48,8 +48,8 @@ _MEASURED, _MEASURED_TO = 3, 0.75
 """A job's own curves count where each instruction was measured at three clocks, one of them at most 3/4 of the highest:
 fewer say little of what lower clocks save."""
 _LATENCIES_S = 0.01, 0.03, 0.1
-"""How much later than requested clocks act: on nodes with A100s and older GPUs, on such nodes if the calls of eight
-GPUs wait for each other, and on later GPUs at most."""
+"""Times from a request until the clock acts: on nodes with A100s and older GPUs, on such nodes if the calls of eight
+GPUs wait for each other, and at most on later GPUs."""
 _IN_MEMORY = 0.5
 """Where nothing is known of GPUs and work, up to this share of what follows the clock may wait for memory instead: then
 lower clocks cost less time, and save more. Bandwidth grows more slowly than computing from one kind to the next."""

@@ -2,7 +2,7 @@
 
 Ranges tell what ran: `PP:1F0` is the forward of micro-batch 0 on stage 1 in schedules of torch.distributed.pipelining;
 other schedules there, such as GPipe, and programs by `record_function` record `Forward 0` and `Backward 0`. On a GPU's
-stream, a range lasts from the begin of its first kernel to the end of its last one; on the host, for its launch.
+stream, a range lasts from the begin of its first kernel to the end of its last one; on the host, while it is launched.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pfo_fs.simulator.nodes import Work
 
 
 class Truth(ABC):
-    """The true time and energy of each instruction at each clock, without noise; all else is that of a GPU model.
+    """The true time and energy of each instruction at each clock, without noise; all else comes from a GPU model.
 
     Attributes:
         slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
