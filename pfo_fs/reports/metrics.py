@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 _MOST_JOBS_PER_S = 5
 """About five jobs are read per second, however short the interval: each takes some ten file operations."""
 _READ_AFTER_END = 2
-"""An ended job is read until it owed nothing this often: what it owes is told within seconds, before the second
-time."""
+"""An ended job is read until it owed nothing this often: what it owes is told within seconds, so before the second."""
 MOST_JOBS = 200
 """The 200 newest running jobs have figures of their own; the others are only counted."""
 
