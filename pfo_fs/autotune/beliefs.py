@@ -21,13 +21,13 @@ from pfo_fs.planner import Calibration, Pipeline, SwitchCosts, calibrate
 from pfo_fs.turns import MOST_TURNS, ROUND
 
 _MOST_WINDOWS = 8
-"""So many windows are kept: the iterations in them show what loads to expect. One of them is the latest at the highest
-clocks, which alone tells by how much an instruction's place in the iteration lengthens it."""
+"""At most this many windows are kept: their iterations show what loads to expect. One of them is the latest window at
+the highest clocks; only such a window tells by how much an instruction's place in the iteration lengthens it."""
 _MOST_INSTRUCTIONS = 6000
 """About this many measured instructions are enough to calibrate with."""
 _LEAST_OFF, _FAR = 0.02, 4.0
-"""Durations of instructions differ, from before or from those at default clocks, if they do by 2 % and by four standard
-errors."""
+"""Durations of instructions count as different, from before or from those at default clocks, if they differ by 2 % and
+by four standard errors."""
 _BLOCKING_SHARE = 0.2
 """Blocking power (of a waiting GPU) as a share of the power at the highest clock, if none was measured: 84 of 475 W
 (A100), 70 of 299 W (A40)."""
@@ -41,13 +41,13 @@ LEAST_BLOCK_S = 2.0
 """Between two ticks of an energy counter, up to 0.1 s apart, energy is divided in proportion to time: that mixes 2 % of
 the energies of two turns if each lasts for 2 s, after a first step that does not count."""
 LEAST_ROUNDS = 2
-"""Each rank has four turns with a plan that is tried, and four without: the least that tells its own scatter."""
+"""In two rounds, each rank has four turns with a plan, and four without: the least that tells its own scatter."""
 _LATE = 0.05
 """Where clocks act later than after 5 % of a step, a turn lasts for two steps or more."""
 
 
 def block_of(step_s: float, late_s: float, least_s: float) -> int:
-    """Returns for how many steps each turn lasts: for `least_s` after its first; for two where clocks are `late_s`."""
+    """Returns for how many steps each turn lasts: `least_s` after its first step; two or more if `late_s` is long."""
     least = 1 + math.ceil(least_s / step_s)
     return min(max(least, 2 if late_s > _LATE * step_s else 1), MOST_TURNS // len(ROUND))
 
@@ -69,8 +69,8 @@ class Beliefs:
         trials: What was measured of plans.
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
-        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0
-            where clock processes have learned when each clock acts that they had to set in the latest window.
+        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0 if
+            clock processes have learned when each clock acts that was set in the latest window.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -82,12 +82,12 @@ class Beliefs:
         self.trials: dict[ClockPlan, Trial] = {}
         self.switching: SwitchCosts | None = None
         self.clock_unknown_s = LATENCY_UNKNOWN_S
-        self._capped_late_s = 0.0  # where power limits stand for clocks: when they act
+        self._capped_late_s = 0.0  # where power limits stand for clocks: how late they act, in s
         self.slow_pipelines: frozenset[int] = frozenset()
         self._curves: Curves | None = None
 
     def block(self, *, for_energy: bool) -> int:
-        """For how many steps each turn lasts: for two where clocks act late; energies need a step that counts, too."""
+        """For how many steps each turn lasts: for two or more if clocks act late, and longer if energies count."""
         costs = self.switching
         late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
         least_s = LEAST_BLOCK_S if for_energy else self._capped_late_s
@@ -115,7 +115,7 @@ class Beliefs:
         Args:
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
-            after_alarm: Whether the job has changed: trials tell nothing any more, nor do windows or curves before.
+            after_alarm: Whether the job has changed: earlier trials, and windows or curves, then tell nothing any more.
         """
         taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
@@ -127,7 +127,7 @@ class Beliefs:
             return None
         window = window_of(self.layout, self.pipeline, taken, schedules, turns)
         if window is not None:
-            if np.ptp(window.clocks_mhz, axis=1).any():  # else it has no change that could tell
+            if np.ptp(window.clocks_mhz, axis=1).any():  # a window without changes tells nothing of them
                 self.clock_unknown_s = LATENCY_UNKNOWN_S if window.or_mhz.any() else 0.0
             self.loads = self.loads or LoadModel(self.pipeline)
             if after_alarm:
@@ -157,9 +157,9 @@ class Beliefs:
         return self.windows[:dropped] + self.windows[dropped + 1 :]
 
     def _forget_if_changed(self, found: Found) -> None:
-        """Drops what was known of a kind at lower clocks if one of them surely takes another time now.
+        """Drops what was known of a kind at a lower clock if it surely takes another time there now.
 
-        How it follows the clock has changed, at other clocks, too: these count ten times less surely.
+        Then how the kind follows the clock has changed at other clocks, too: these count ten times less surely.
         """
         curve = self.samples.points.get(found.kind, {})
         before = curve.get(found.mhz)
@@ -171,7 +171,7 @@ class Beliefs:
             _doubt(curve)
 
     def _forget_after_alarm(self, window: Window, loads: LoadModel) -> None:
-        """Drops what was measured of plans, and the windows before if durations have changed; else it is the curves."""
+        """Drops what was measured of plans, and earlier windows if durations have changed; else doubts the curves."""
         self.trials = {}
         if self._have_changed(window, loads):
             self.windows = []
@@ -266,7 +266,7 @@ class Beliefs:
         return self._curves
 
     def ratios(self) -> Ratios:
-        """Returns what is believed of r, the time at a clock as a multiple of that at the highest one."""
+        """Returns what is believed of r, the time at a clock as a multiple of the time at the highest clock."""
         assert self.loads is not None
         kinds = self.loads.kinds
         if all(self.samples.curve(kind) for kind in kinds):

@@ -6,8 +6,8 @@ The logarithm of its power falls likewise. So both are random lines whose slope 
 measured points its mean is a cubic spline, and its error grows with the distance from them.
 
 Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
-So it may be that the line begins only at or a little below one of the measured clocks, and is flat above. How much that
-counts is chosen by the measurements, too; without it, noise at one clock of the plateau would look like a slope.
+So the line may begin only at one of the measured clocks, or a little below it, and be flat above. How much that counts
+is chosen by the measurements, too; without this choice, noise at one clock of the plateau would look like a slope.
 
 Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
 how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
@@ -27,9 +27,9 @@ from pfo_fs.autotune.samples import Point
 _OWN_SHARES = (0.01, 0.05, 0.2, 0.6, 1.0)
 """Shares of the variance that may be an instruction's own; 1.0: instructions tell nothing about each other."""
 _ROUGHNESS = (0.3, 1.0, 3.0)
-"""Multiples of the usual roughness that may be that of the job."""
+"""The roughness of a job may be one of these multiples of the usual one."""
 _OF_EQUAL_NAMES = 0.6
-"""Share of what is common that instructions of another name do not have."""
+"""Of what instructions have in common, the share that only instructions of the same name have."""
 _PLATEAU_ENDS = (0.5, 0.95)
 """Plateaus end between these shares of the highest clock: real GPUs are often fastest a little below it, which a
 shorter plateau would hide."""
@@ -38,11 +38,11 @@ _LEAST_LIKELY = 0.003
 _ENDS = (0.0, 0.25, 0.5)
 """Where a plateau may end between the last measured clock on it and the next one; each is as likely as the others."""
 _LEVEL_DEVIATION = 1.0
-"""Of the logarithm at the highest clock, around what was measured there."""
+"""Prior standard deviation of the logarithm at the highest clock, around the value that was measured there."""
 _MOST_TOGETHER, _COMPANION_POINTS = 100, 12
-"""With more than 100 measured points, each instruction has enough of its own: with some hundreds, as 16 kinds of
-instructions have after a few windows, most of a window's planning was a common fit, whose time grows with the cube of
-their number. Beside an instruction that is fitted alone, 12 points of another one show the shape of its curve."""
+"""With more than 100 measured points, each instruction has enough points to be fitted alone. A common fit takes time
+that grows with the cube of their number: with some hundreds, as 16 kinds of instructions have after a few windows, most
+of a window's planning. Beside an instruction that is fitted alone, 12 points of another one show the curve's shape."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Prior:
         bend: The slope's standard deviation after wandering over z = 1.
         roughness: How far an instruction at a clock usually is from its smooth curve, relative: GPUs do not follow the
             clock exactly, by 0.05 % in time and 0.5 % in power in the published profiles.
-        least_error: Relative error of each measured value at least.
+        least_error: The least relative error of a measured value.
         plateau: How likely it is that the curve is flat down to some measured clock.
     """
 
@@ -94,7 +94,7 @@ class Belief(NamedTuple):
 
 
 class _Grid:
-    """Instructions at clocks, as the rows of arrays: kind, name, and z, the logarithm of the highest clock over it."""
+    """Instructions at clocks, as the rows of arrays: kind, name, and z, the logarithm of highest clock / clock."""
 
     def __init__(self, where: Sequence[tuple[Kind, int]], top_mhz: Mapping[Kind, int]) -> None:
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(kind for kind, _ in where))}
@@ -121,12 +121,12 @@ class _Curves:
         self._noise = np.diag(np.maximum(errors[known], prior.least_error) ** 2)
 
     def log_likelihood(self, own_share: float, roughness: float) -> float:
-        """Returns the logarithm of how likely the measurements are, but for a constant."""
+        """Returns the logarithm of how likely the measurements are, up to a constant."""
         lower, whitened = self._whitened(own_share, roughness)
         return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(lower)).sum())
 
     def belief(self, own_share: float, roughness: float, wanted: int) -> Belief:
-        """Returns what is believed at the first rows of the grid after the measurements."""
+        """Returns what is believed, given the measurements, at the first `wanted` rows of the grid."""
         rows = np.arange(wanted)
         lower, whitened = self._whitened(own_share, roughness)
         half = np.linalg.solve(lower, self._covariance(own_share, roughness, self._known, rows))
@@ -159,7 +159,7 @@ def _believe(prior: Prior, grid: _Grid, measured: Sequence[tuple[float, float] |
     values, errors = np.array([each or (math.nan, 0.0) for each in measured]).T
     sloped = _Curves(prior, grid, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
-    # The mean of the choices, each as likely as it makes the measurements: a few of them exclude none.
+    # The mean of the choices, weighted by how likely each makes the measurements: a few of these exclude no choice.
     likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
     own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
     ends = _plateaus(grid.z[np.isfinite(values)].tolist()) if prior.plateau else []
@@ -183,7 +183,7 @@ def _believe(prior: Prior, grid: _Grid, measured: Sequence[tuple[float, float] |
 
 
 def _plateaus(measured_z: Sequence[float]) -> list[list[float]]:
-    """For each measured z, where a plateau may end that it lies on: there, or on the way to the next one."""
+    """For each measured z, where a plateau on which it lies may end: there, or on the way to the next z."""
     ordered = sorted({round(z, 6) for z in measured_z})
     return [
         [z + share * (following - z) for share in (_ENDS if following > z else _ENDS[:1])]
@@ -243,7 +243,7 @@ def fit_curves(
 def _companions(
     measured: Mapping[Kind, Mapping[int, Point]], kinds: Sequence[Kind], alone: Kind
 ) -> dict[Kind, dict[int, Point]]:
-    """Points of the instruction of each name that was measured at most clocks, for the fit of another one."""
+    """For the fit of `alone`: of each name, points of the instruction with the largest number of measured clocks."""
     found = {}
     for name in sorted({name for _, name in kinds}):
         others = [kind for kind in kinds if kind[1] == name and kind != alone]

@@ -35,13 +35,13 @@ class View(NamedTuple):
 
 
 EXPECTED = View()
-"""What plans that stay are made with: times that are known to 2 %, powers that are known to 6 %."""
+"""The view of plans that are to stay: only clocks whose time is known to 2 % and whose power is known to 6 %."""
 CAUTIOUS = View(times=2.0, time_error=math.inf, power_error=math.inf)
-"""What plans are made with that find out where there is slack, such as the first one: with clocks that are hardly
-known, but surely in time. Before low clocks were measured, times are as long as physics allows."""
+"""The view of plans that find out where there is slack, such as the first plan: they use clocks that are hardly known,
+but are surely in time. Before low clocks were measured, times are as long as physics allows."""
 HOPEFUL = View(times=-2.0, powers=-1.0, time_error=0.1, power_error=0.2)
-"""What plans are made with that find out: better than expected by two standard errors. Energy counters tell powers
-slowly, so that a power stays uncertain for longer than it is interesting: half as much."""
+"""The view of plans that find out whether clocks are better than expected: times by two standard errors, powers by one,
+since energy counters tell powers slowly: a power stays uncertain for longer than it is interesting."""
 EVERYTHING = View(time_error=math.inf, power_error=math.inf)
 """All clocks, as expected."""
 
@@ -66,7 +66,7 @@ class Curves:
         return useful[:: math.ceil(len(useful) * kinds / _MOST_GRID_POINTS)]
 
     def ratios(self, kinds: Sequence[Kind]) -> Ratios:
-        """Returns r for kinds, in this order."""
+        """Returns r for these kinds, in this order."""
         clocks = sorted({mhz for kind in kinds for mhz in self._table[kind]})
         logs, errors = np.zeros((len(kinds), len(clocks))), np.zeros((len(kinds), len(clocks)))
         for number, kind in enumerate(kinds):
@@ -79,16 +79,16 @@ class Curves:
         return Ratios(np.array(clocks, float), logs, errors, top_mhz)
 
     def _ratio_error(self, kind: Kind, mhz: int) -> float:
-        """The relative standard error of the time at a clock over that at the highest one."""
+        """The relative standard error of the time at a clock over the time at the highest clock."""
         group, row = self._rows[kind, mhz]
         _, top = self._rows[kind, self._top_mhz[kind]]
         covariance = group.times.covariance
         return math.sqrt(max(0.0, float(covariance[row, row] + covariance[top, top] - 2 * covariance[row, top])))
 
     def covariance_of(self, rows: Sequence[Mapping[tuple[Kind, int], float]], *, powers: bool = False) -> Array:
-        """Returns the covariance of the errors of some sums of logarithms of times or powers, each times its share.
+        """Returns the covariance of the errors of some weighted sums of logarithms of times or powers.
 
-        Errors of one fit belong together; those of different fits do not.
+        Errors within one fit are correlated; errors of different fits are not.
 
         Args:
             rows: For each sum, the derivative of it by the logarithm of each kind at each clock (MHz).
@@ -106,10 +106,7 @@ class Curves:
         return found
 
     def profile(self, source: str, view: View = EXPECTED) -> Profile:
-        """Returns the estimates in the planner's form, with their standard errors as spreads.
-
-        Messages begin with `source`.
-        """
+        """Returns the estimates in the planner's form, as `view` sees them; messages begin with `source`."""
         table = {}
         for kind, estimates in self._table.items():
             measured, top_mhz = self._measured[kind], self._top_mhz[kind]

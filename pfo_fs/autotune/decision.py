@@ -20,11 +20,11 @@ from pfo_fs.autotune.judgements import Judgement
 from pfo_fs.autotune.model import JobModel
 
 TOLERANCE = 0.0008
-"""Relative: iterations of a plan may be longer than the target by this much on average. It takes 150 iterations
-to measure that of a job whose iterations scatter by 1 %."""
+"""Relative: iterations of a plan may be longer than the target by this much on average. If a job's iterations scatter
+by 1 %, it takes 150 of them to measure so small a difference."""
 SURE = 1.0
-"""A plan is in time if it is late by less than the tolerance even if it is later than expected by one standard error:
-84 % of all such plans are."""
+"""A plan counts as in time if it is late by less than the tolerance even when it is later than expected by this many
+standard errors: 84 % of such plans are in time."""
 LEAST_GAIN = 0.003
 """Relative to the energy at max clocks: another plan takes the place of the one in force if it saves this much
 more. A smaller difference is within the error of what is believed of two plans."""
@@ -33,14 +33,14 @@ HORIZON = 300
 have run for n iterations run for n more (Lindy's law)."""
 LOST_TIME = 0.0005
 """Relative: all trials together may take 0.05 % of the time of the iterations so far and those of the horizon. A trial
-counts with what is expected of it, and later with what it took."""
+counts with the time that it is expected to take, and later with the time that it took."""
 MOST_LATE_TRIAL = 0.015
 """Relative: a plan that may be later than this, by one standard error, is not tried: its steps would stand out in a
 training log."""
 LUCK = 0.05
 """A plan is as good as is hoped of it with about this probability (two standard errors in time, one in power)."""
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""How optimistic a plan is: a less optimistic plan loses less when it is wrong. The first that may be tried counts."""
+"""Shares of `HOPEFUL`: a less optimistic plan loses less if it is wrong. The first plan that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
 """A trial changes the clocks of all micro-batches, or of every second, fourth and so on: that tells all about the
 clocks of which something is hoped."""
@@ -51,16 +51,16 @@ _REMEMBERED = 8
 """Of the plans that were measured, the latest 8 may run again: about as many as a job tries until it settles."""
 _MOST_WINDOWS = 3
 """A trial goes on while it is neither surely in time nor surely late, for three windows at most. Each has
-twice the steps of the window before, so that a plan that is far too late ends after few."""
+twice the steps of the window before, so that a plan that is far too late ends after few steps."""
 TRIALS_IN_VAIN = 2
-"""After two trials in a row that won nothing, one that only hopes is made after each regular measurement of the plan in
-force: these come ever more rarely, so that the number of trials grows with the logarithm of the iterations. A plan that
-is expected to save more is tried after twice as many in vain: the job settles also where expectations keep failing."""
+"""After two trials in a row that won nothing, only one hopeful plan is tried after each regular measurement of the plan
+in force. These come ever more rarely, so that the number of trials grows with the logarithm of the iterations. A plan
+that is expected to save more is tried until twice as many were in vain, so that a job settles in any case."""
 _MOST_MADE = 4
 """A plan is made again for an earlier end, four times at most, until it is surely in time."""
 _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
-of each. The curves tell of those in between."""
+of each. The curves tell of the clocks in between."""
 _FIRST_STEPS = (2, 1)
 """Each kind of instruction is lowered in one micro-batch at least: by two steps, or by one if two would be too late."""
 
@@ -71,9 +71,9 @@ class Choice:
 
     Attributes:
         judgement: What is believed of the plan.
-        margin: Relative: by how much the planner was asked for another time than the target.
-        stays: The plan that runs if a trial is no better; None: there is none yet.
-        trial: Whether it is tried because it may save more than is expected of it.
+        margin: By how much the time that the planner was asked for exceeds the target, relative.
+        stays: The plan that runs if a trial is no better; None: there is no such plan yet.
+        trial: Whether the plan is tried because it may save more than is expected of it.
         converged: Whether nothing is worth another window.
         in_vain: How many trials in a row have won nothing.
         windows: How many windows of the plan were measured before, if its trial goes on; else 0.
@@ -109,9 +109,9 @@ def may_be_tried(judgement: Judgement) -> bool:
 
 
 def trial_time(judgement: Judgement, iterations: int) -> float:
-    """Returns how much more time a trial is expected to take, as a number of iterations; none that is early counts.
+    """Returns how much more time a trial is expected to take, as a number of iterations; an early end counts as 0.
 
-    All ranks follow the plan for so many iterations, or half of them for twice as many.
+    All ranks follow the plan for `iterations` iterations, or half of the ranks for twice as many.
     """
     late, error = judgement.late, max(judgement.late_error, 1e-9)
     normal = NormalDist()
@@ -128,9 +128,9 @@ def choose(
 ) -> Choice:
     """Applies the rule.
 
-    Where an iteration is too short for a second clock to act surely within it, plans have one clock per rank until none
-    of these is worth another window: each window tells of them, and hardly anything of clocks that change. Where clocks
-    do not follow the device, that is all.
+    If an iteration is too short for a second clock to act surely within it, plans have one clock per rank at first: a
+    window tells much of such plans, and hardly anything of clocks that change. Other plans follow when none of these is
+    worth another window; never, if clocks do not follow the device.
 
     Args:
         model: What is believed.
@@ -149,7 +149,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Decision:
-    """The rule for plans with any clocks, or for those with one clock per rank (`steady`); else as for `choose`."""
+    """The rule for plans with any clocks, or with one clock per rank (`steady`); other attributes as for `choose`."""
 
     model: JobModel
     last: Choice | None
@@ -199,13 +199,13 @@ class _Decision:
         return replace(choice, converged=True)
 
     def _known(self) -> ClockPlan | None:
-        """The plan that saves most of those that ran or were tried and may run on; None if max clocks take less."""
+        """The plan that saves most among those that ran or were tried and may run on; None if max clocks take less."""
         model, last = self.model, self.last
         if last is None:
             return None
         before = [last.stays, last.plan, *self.tried[-_REMEMBERED:]]
         # The plan that runs, or ran before a trial, stays unless it is surely late; one that was tried has to be in
-        # time. A first plan has to be in time more likely than not: there is none to go back to.
+        # time. A first plan has to be in time more likely than not: there is no plan to go back to.
         stays = last.stays if last.trial else last.plan
         first = last.plan if stays is None else None
         run: ClockPlan | None = None
@@ -223,15 +223,15 @@ class _Decision:
     def _planned(
         self, margin: float, least_saved: float, near: ClockPlan | None
     ) -> tuple[float, ClockPlan | None, ClockPlan | None]:
-        """Makes plans for the target, at first for another time by `margin`; those that save less have no interest.
+        """Makes plans for the target, the first for a time longer by `margin`; plans below `least_saved` are of no use.
 
         Plans are made for fewer iterations than they are judged by, and with times that are not known exactly. So the
-        time that the planner is asked for moves until the verdict agrees. Returns by how much at last, and the plans
-        that save most of those that very likely, and perhaps, keep to the target.
+        time that the planner is asked for moves until the verdict agrees. Returns the margin at last, and the plan that
+        saves most of those that very likely keep to the target, and of those that perhaps do.
         """
         model = self.model
         made: list[tuple[float, Judgement, ClockPlan]] = []
-        # A plan may hardly be faster than max clocks, so the aim nears that in steps.
+        # A plan can hardly be faster than max clocks, so the margin comes near that limit in steps.
         least_margin = min(0.0, model.full_s / model.target_s - 1)
         margin = margin if margin > least_margin else least_margin + TOLERANCE / 2
         for _ in range(_MOST_MADE):

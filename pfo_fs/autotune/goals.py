@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pfo_fs.autotune.model import JobModel
 
 TIMES_THE_ERROR = 2.0
-"""Figures are given with two standard errors: the true one is within that in 95 % of all cases."""
+"""Figures are given with two standard errors: the true figure is within them in 95 % of all cases."""
 OUTSIDE_THE_JOB = -1
 """The pipeline number of a straggler that is not in this job, or whose pipeline is not known."""
 
@@ -92,7 +92,7 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
 def measured_text(believed: Judgement, trial: Trial | None) -> str:
     """Returns what was measured of a plan beside default clocks, each figure with its error.
 
-    Nothing that is only modelled is said: `trial` is None if nothing was measured yet.
+    The text tells only what was measured; `trial` is None if nothing was measured yet.
     """
     if not believed.saved and not believed.saved_error:
         return "all at max clocks"

@@ -42,7 +42,7 @@ class InstructionProfiler(FrequencyScheduler):
     """Measures time and power of every instruction from the highest clock down, then leaves the clocks alone.
 
     The first measuring window runs at default clocks, to warm up and to learn the order of instructions; the second at
-    the highest. In the windows that follow, each stage runs through the next lower clocks until the energy of all its
+    the highest clock. In later windows, each stage runs through the next lower clocks until the energy of all its
     instructions has risen from its minimum. Then the clocks that are not known within `tolerance` are measured again,
     in as many windows at most as all this has taken: the next halving of their errors would take four times as many.
 
@@ -104,7 +104,7 @@ class InstructionProfiler(FrequencyScheduler):
         return ""
 
     def _measure_all(self, most: int, clocks_of: Callable[[int], list[int]], max_windows: int) -> Windows[None]:
-        """Asks for windows until no stage wants a clock, or until this many windows have been."""
+        """Asks for windows until no stage wants a clock, or until there were this many windows."""
         while self._windows < max_windows:
             wanted = [clocks_of(stage) for stage in range(len(self._layout.clocks_of_stage))]
             if not any(wanted):
@@ -145,7 +145,7 @@ class InstructionProfiler(FrequencyScheduler):
     def _measure(self, wanted: Sequence[Sequence[int]], most: int, message: str) -> Windows[list[ProfilingResult]]:
         """Asks for a window in which each stage runs through the first of the clocks it wants, or at its highest one.
 
-        At most `most` clocks share an iteration; those that are wanted do not include the highest one.
+        At most `most` clocks share an iteration; `wanted` does not include the highest clock.
         """
         layout = self._layout
         clocks = []
@@ -171,7 +171,7 @@ def _has_risen(curve: Mapping[int, Point]) -> bool:
 def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> list[int]:
     """Returns a clock for each instruction of a rank's iteration, so that as many of the clocks as possible run.
 
-    These are `most` at most, the first ones. Each gets a stretch of the iteration with enough samples of every kind.
+    At most the first `most` clocks run. Each gets a stretch of the iteration with enough samples of every kind.
     """
     total, seen = Counter(kinds), Counter[Kind]()
     occurrences = []
@@ -182,7 +182,7 @@ def share_out(kinds: Sequence[Kind], clocks_mhz: Sequence[int], most: int) -> li
         by_position = [position * count // len(kinds) for position in range(len(kinds))]
         by_occurrence = [number * count // total[kind] for number, kind in zip(occurrences, kinds, strict=True)]
         for parts in (by_position, by_occurrence):
-            # Those just after a change of the clock are no samples.
+            # Runs just after a change of the clock are no samples.
             runs = zip(kinds, parts, [-1, *parts], strict=False)
             clean = Counter((kind, part) for kind, part, part_before in runs if part == part_before)
             if all(clean[kind, part] >= _LEAST_SAMPLES for kind in total for part in range(count)):

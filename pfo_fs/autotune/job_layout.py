@@ -37,7 +37,7 @@ class ClockPlan:
         return self.clocks_mhz[dict(self.group_of).get(pipeline, 0)]
 
     def changes(self, first_nodes: Sequence[int]) -> int:
-        """Returns the number of clock changes within an iteration of the pipeline that has most, all ranks together."""
+        """Returns the clock changes within an iteration, all ranks together, of the pipeline with the most changes."""
         ranks = list(pairwise(first_nodes))
         return max(
             sum(mhz != following for first, last in ranks for mhz, following in pairwise(clocks[first:last]))
@@ -88,7 +88,7 @@ class JobLayout:
     def schedule(self, rank: int, clocks_mhz: Sequence[int]) -> FrequencySchedule:
         """Returns the schedule of a rank, from the clock of each instruction of its iteration."""
         order = self.order(rank)
-        names_stages = any(stage is not None for _, stage in self._orders().get(rank) or ())  # it holds several
+        names_stages = any(stage is not None for _, stage in self._orders().get(rank) or ())  # if the rank has several
         return FrequencySchedule(
             rank=rank,
             frequencies=[(name, mhz) for (name, _), mhz in zip(order, clocks_mhz, strict=True)],
@@ -148,7 +148,7 @@ class JobLayout:
 
 
 class RunSample(NamedTuple):
-    """One run of an instruction; 0 where its energy is not known, or when clocks act."""
+    """One run of an instruction; `energy_j` is 0 if it is not known, `clock_mhz` if it is not known when clocks act."""
 
     time_s: float
     energy_j: float
@@ -192,7 +192,7 @@ _COUNTED_AS = {
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
     """Returns the DAG of what the ranks run: the n-th forward of a stage is that of micro-batch n.
 
-    So is the n-th gradient, whether it is a `backward`, a `backward_input`, or a `forward_backward`, which computes its
+    The same holds for the n-th gradient: a `backward`, a `backward_input`, or a `forward_backward`, which computes its
     forward again. The n-th `backward_weight` belongs to the n-th `backward_input`.
 
     Args:
@@ -222,13 +222,13 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
 def stretches_of(
     first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
 ) -> list[int]:
-    """Returns for each node the number of its stretch of the iteration; those of a rank begin with the rank's number.
+    """Returns for each node the number of its stretch of the iteration; a rank's numbers start from that of the rank.
 
-    A stretch is one instruction, or several short ones that together last until a new clock acts; its last one begins
-    when the clock is known to act.
+    A stretch is one instruction, or several short ones that together last until a new clock acts; its last instruction
+    begins when the clock is known to act.
 
     Args:
-        first_nodes: The first node of each rank of a pipeline, and the one behind the last rank's last.
+        first_nodes: The first node of each rank of a pipeline, and at the end the number of nodes.
         times_s: Mean duration of each node.
         long_enough_s: Least duration of a stretch.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at.

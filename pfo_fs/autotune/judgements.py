@@ -27,14 +27,14 @@ class ModelError(NamedTuple):
 
 
 ERROR_OF_SAVING = ModelError(of_all=0.02, of_one=0.005)
-"""Of the energy that a plan saves. Nodes that cannot make all clock changes in time take 2 % from all plans alike."""
+"""Relative to a plan's saving. Nodes that cannot make all clock changes in time take 2 % from all plans alike."""
 ERROR_OF_TIME = ModelError(of_all=0.001, of_one=0.0003)
-"""Of the times of iterations, where everything that was measured of instructions is known."""
+"""Relative to the times of iterations, if everything that was measured of instructions is known."""
 
 _LEAST_VARIANCE = 1e-10
 """Nothing is measured more exactly than to 0.001 %."""
 _MOST_TRIALS = 12
-"""Of the plans that were measured, the latest 12 tell of others: each costs a play of all scenarios."""
+"""Only the latest 12 of the measured plans are used to judge others: each of them costs a play of all scenarios."""
 _LEAST_ERROR = 1e-4
 """Relative: no plan's lateness is known more exactly. It is the last digit that people see; iterations that come differ
 from the measured ones in ways that no window shows."""
@@ -85,7 +85,7 @@ class Trial(NamedTuple):
         saved: Energy that it saves.
         later: By how much longer its iterations are than the model predicts for the same iterations.
         slower: By how much longer they are than those at default clocks.
-        default_steps: Number of steps at default clocks that tell it; one in which half of the ranks runs them is half.
+        default_steps: Measured steps at default clocks; a step in which half of the ranks had them counts half.
     """
 
     plan: ClockPlan
@@ -95,7 +95,7 @@ class Trial(NamedTuple):
     default_steps: int = 0
 
     def pooled(self, new: Trial) -> Trial:
-        """Returns both together."""
+        """Returns the two as one trial."""
         steps = self.default_steps + new.default_steps
         saved, later = self.saved.pooled(new.saved), self.later.pooled(new.later)
         return Trial(self.plan, saved, later, self.slower.pooled(new.slower), steps)
@@ -106,7 +106,7 @@ class _ByModel(NamedTuple):
 
     Attributes:
         late, slower, saved: As in `Judgement`.
-        sampling: Standard error of `late` since iterations differ.
+        sampling: Standard error of `late` that comes from the differences between iterations.
         times, powers: The derivative of `late` and `saved` by the logarithm of the time or power of each kind at each
             clock.
     """
@@ -193,7 +193,7 @@ class PlanJudge:
         more_saved, saved_error = expected_offset(saved, of_powers, ERROR_OF_SAVING, shares_curves=True)
         late_error = math.hypot(late_error, _LEAST_ERROR)
         # No plan is faster than max clocks, unless the curves say so (some boards are slower at the highest clock):
-        # where it was measured to be, those had more work, or clocks acted late.
+        # if it was measured to be, the steps at max clocks had more work, or clocks acted late.
         late = max(late, min(0.0, -own.slower))
         return Judgement(own.late + late, late_error, own.slower + late, own.saved + more_saved, saved_error)
 
@@ -223,10 +223,10 @@ def expected_offset(
     Args:
         measured: By how much each plan differed from its model.
         of_curves: Covariance of the errors of the predictions that come from the curves.
-        error: That of the model; what a plan has of its own is at least that of what was measured.
-        directly: The same, measured beside default clocks, so with the errors of the curves; none, or as many.
-        shares_curves: Whether the errors of the curves are in what was measured. They are not where iterations are
-            compared with the model of the same iterations.
+        error: The model's error; if the measured plans scatter by more than `of_one`, their scatter takes its place.
+        directly: As `measured`, but beside default clocks, so with the errors of the curves; empty, or as long.
+        shares_curves: Whether the errors of the curves are in `measured`. They are not if iterations are compared with
+            the model of the same iterations.
     """
     count = len(measured)
     figures = [*measured, *directly]

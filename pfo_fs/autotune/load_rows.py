@@ -16,7 +16,7 @@ TOP_RUNS_WANTED = 3
 
 @dataclass(frozen=True)
 class Ratios:
-    """What is believed of r, the time at a clock as a multiple of that at the highest one.
+    """What is believed of r, the time at a clock as a multiple of the time at the highest clock.
 
     Attributes:
         clocks_mhz: The clocks, rising.
@@ -30,7 +30,7 @@ class Ratios:
     top_mhz: Array
 
     def at(self, kinds: Array, mhz: Array) -> tuple[Array, Array]:
-        """Returns log r and its error for kinds at clocks, arrays that fit together, interpolated between clocks."""
+        """Returns log r and its error for kinds at clocks (arrays that broadcast), interpolated between clocks."""
         clocks = self.clocks_mhz
         high = np.clip(np.searchsorted(clocks, mhz), 1, len(clocks) - 1) if len(clocks) > 1 else np.zeros_like(kinds)
         low = np.maximum(high - 1, 0)
@@ -64,13 +64,13 @@ class Rows:
         self.by_step: Array = np.repeat(np.arange(len(pipelines_of_step)), pipelines_of_step * batches)
         self.by_place = np.tile(np.arange(batches), len(self.logs) // batches)
         self.seen = known & (node_at >= 0)[self.by_place]
-        # By how much longer a run would have taken at the clock of its schedule than at the one at which it ran.
+        # By how much longer a run would have taken at the clock of its schedule than at the clock at which it ran.
         self.shifts = own_logs - self.ratio_logs
         self.top_mhz = ratios.top_mhz
         self.at_top = (self.mhz >= self.top_mhz) & (ran_mhz >= _SAME_CLOCK * self.top_mhz) & self.at_clock
         self.windows: Array = np.repeat(np.arange(len(windows)), [len(of_window[0]) for of_window in tables])
         self.latest = self.windows == len(windows) - 1
-        # A pipeline has a base of its own in each window: what all instructions take drifts from one to the next.
+        # A pipeline has a base of its own in each window, because durations drift from one window to the next.
         pipelines = [np.tile(np.repeat(np.array(each.pipelines), batches), each.iterations) for each in windows]
         self.pipeline_of_row = np.concatenate(pipelines)
         of_lanes = np.stack([self.windows, self.pipeline_of_row])
@@ -80,12 +80,12 @@ class Rows:
 
 
 class Effect:
-    """What runs of one group have in common beyond their loads, such as those of one iteration: shrunk to what is real.
+    """What the runs of a group (such as an iteration) have in common beyond their loads, shrunk to what is real.
 
     Attributes:
         values: The effect on each row and kind.
         real: For each kind, the variance of the effects, without that of their errors.
-        parameters: For each kind, how many runs' worth of freedom the effects take.
+        parameters: For each kind, how many degrees of freedom the effects take.
     """
 
     def __init__(self, groups: Array) -> None:
@@ -103,7 +103,7 @@ class Effect:
         errors2 = np.where(known, 1 / np.maximum(total, 1e-30), 0.0)
         count = np.maximum(known.sum(axis=0), 1)
         middle = np.where(known, means, 0.0).sum(axis=0) / count
-        # The variance of the groups beyond that of their errors; they have no mean, which is the base's.
+        # The variance of the groups beyond that of their errors. Their mean is 0, since the base holds it.
         of_means = np.where(known, (means - middle) ** 2, 0.0).sum(axis=0) / np.maximum(count - 1, 1)
         real = np.maximum(of_means - errors2.sum(axis=0) / count, 1e-12)
         self.real = np.where(known.sum(axis=0) > 1, real, 1e-12)

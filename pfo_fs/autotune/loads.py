@@ -3,10 +3,10 @@
     log duration = base(kind, pipeline) + sensitivity(kind) * load(micro-batch, pipeline, iteration)
                    + log r(kind, clock) + noise(kind)
 
-A kind is an instruction of a stage. Micro-batches differ in their work (sequences of other lengths, images, routing);
-all instructions of a micro-batch feel that, so the load of one is told by the others. A job without variation is the
-case sensitivity = 0, and a rank that is permanently slow has another base. r is the time at a clock, as a multiple of
-that at the highest one.
+A kind is an instruction of a stage. Micro-batches differ in their work (lengths of sequences, images, routing). All
+instructions of a micro-batch share its load, so each of them tells the load of the others. A job without variation is
+the case sensitivity = 0, and a rank that is permanently slow has another base. r is the time at a clock, as a multiple
+of that at the highest clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ estimated."""
 _FREEDOM = 4.0
 """Degrees of freedom of Student's distribution of the noise: a few runs are paused by something else."""
 _LEAST_FREE = 0.2
-"""Of all runs, this share tells of noise at least, however many parameters were fitted to them."""
+"""At least this share of all runs tells of noise, however many parameters were fitted to them."""
 _UNLIKE_NORMAL = (_FREEDOM + 3) / (_FREEDOM + 1)
 """A mean of such noise has this many times the variance that it has if the noise is normal (Fisher information)."""
 _LEAST_NOISE = 0.0003
@@ -36,14 +36,14 @@ _LEAST_NOISE = 0.0003
 _LOAD_ERROR = 0.01
 """Relative: loads explain the mean duration of some iterations with about this error."""
 _NEARER = 0.25
-"""A new clock has acted if durations are off what it makes by this share of what the old clock would make at most."""
+"""A new clock has acted if durations differ from those at it by at most this share of the old clock's difference."""
 _UNSURE_SHIFT = 0.5
 """Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
 _NOTHING_KNOWN = 1.0
 """Weight of a ratio before it is measured, 1 / variance of its logarithm: it is between 1/3 and 3."""
 _LEVEL_DRIFT = 0.003
-"""Relative: all durations of a kind drift by about this from one window to the next; where only others tell its base,
-that is the error of it."""
+"""Relative: all durations of a kind drift by about this from one window to the next; if only other windows tell its
+base, this is the error of the base."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Found:
 
     Attributes:
         count: Number of runs.
-        time_s: Its duration at an ordinary load.
-        error: Relative standard error of it; at lower clocks, of the ratio to the highest one.
+        time_s: Duration of the kind at that clock and an ordinary load, in s.
+        error: Relative standard error of `time_s`; at lower clocks, of its ratio to that at the highest clock.
     """
 
     kind: tuple[int, str]
@@ -74,7 +74,7 @@ class LoadModel:
         noises: For each kind, the standard deviation that is left.
         bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load, mean over the
             windows.
-        first_bases: The same in the first windows, of an ordinary pipeline; ratios are told as times of these.
+        first_bases: The same of an ordinary pipeline in the first windows; ratios times these make `Found.time_s`.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -93,7 +93,7 @@ class LoadModel:
     def fit(self, windows: Sequence[Window], ratios: Ratios) -> list[Found]:
         """Fits the model to the latest windows, and returns what the last one tells of each kind and clock.
 
-        `ratios` are what was believed before it; pipelines of the windows may differ.
+        `ratios` are what was believed before the last window; pipelines of the windows may differ.
         """
         rows = Rows(self.node_at, self.kind_of_node, windows, ratios)
         cells = _Cells(rows)
@@ -179,16 +179,16 @@ class LoadModel:
     def at_max_clocks_s(self, window: Window, ratios: Ratios) -> Array:
         """Returns what the instructions of a window would have taken at the highest clock, in s.
 
-        That is the measured duration over r. Where it is unknown whether a new clock has acted already, it has if the
-        durations are then about as the model explains them; else their mean is what the model explains. How iterations
-        differ from each other always stays, since it makes the longest of several paths longer.
+        That is the measured duration divided by r. If it is unknown whether a new clock has acted, it counts as acting
+        if the durations then agree with what the model explains; else their mean is set to that. The differences
+        between iterations always stay, since they make the longest of several paths longer.
         """
         ratio_logs, error = ratio_of(self.kind_of_node, window, ratios)
         logs: Array = np.log(window.times_s) - ratio_logs
         explained = self._explained[id(window)]
         variance = (self.noises[self.kind_of_node] ** 2)[:, None] / len(logs) + _LOAD_ERROR**2
         acted = np.log(window.times_s) - ratios.at(self.kind_of_node[:, None], window.ran_mhz)[0]
-        apart = 2 * np.abs(acted - logs).mean(axis=0)  # what the two clocks make
+        apart = 2 * np.abs(acted - logs).mean(axis=0)  # by how much the two clocks differ
         has_acted = (window.or_mhz > 0) & (np.abs((acted - explained).mean(axis=0)) <= _NEARER * apart)
         unknown = np.where(window.at_clock | has_acted, 0.0, error**2 / (error**2 + variance))
         logs = np.where(has_acted, acted, logs)
@@ -225,16 +225,16 @@ class _Cells:
     ) -> None:
         """Estimates all ratios at once with what iterations have in common; loads are integrated out.
 
-        Everything is linear in the logarithms, so this is one least-squares problem. The parts that iterations and
-        loads play are uncertain, too, and are known only as well as other runs of the same iterations tell them; so are
-        the bases, which only the runs of this window tell.
+        Everything is linear in the logarithms, so this is one least-squares problem. The effects of iterations and
+        loads are uncertain, too: only other runs of the same iterations tell them. So are the bases: only the runs of
+        this window tell them.
 
         Args:
             above: Log duration above the base of each run, the ratio included.
             of_place: What the place in the iteration explains of it.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
-            surely: The same of runs at clocks that are known well, 0 of others: the errors of these are common to many
-                runs, so that together they tell little.
+            surely: The weights of runs at clocks that are known well; 0 for other runs, since an error in their clock's
+                ratio is common to many runs, so that together they tell little.
             load: The loads as estimated before.
             of_step: What the runs of one iteration have in common beyond their loads.
         """

@@ -1,8 +1,7 @@
 """The model that plans are made with and judged by: the job's DAG, its curves, and its recent iterations as scenarios.
 
-A plan is judged by the same iterations that it is compared with: each has taken a certain time in its instructions, and
-would have taken another one at max clocks, or under the plan. So what the data of an iteration does to its time
-is no part of the difference.
+A plan and max clocks are compared over the same iterations: how long each would have taken follows from the measured
+times of its instructions. So the difference is free of what the data of an iteration does to its time.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from pfo_fs.turns import ALL, swapped
 _PLANNED_FOR, _JUDGED_BY = 16, 48
 """Plans are made for at most 16 of the measured iterations, and judged by at most 48 others."""
 _RECOMBINED, _MOST_VALUES = 192, 2_000_000
-"""Plans are judged by 192 further iterations, or by as many as hold 2 million durations: with micro-batches of several
-iterations, combined otherwise than those that the planner adds. With many pipelines, a plan can be late by 4 % in one
-iteration of 25, which a few dozen iterations may not hold."""
+"""Plans are also judged by 192 further iterations, or by as many as hold 2 million durations. These recombine the
+micro-batches of iterations in another way than those that the planner adds. With many pipelines, a plan can be late by
+4 % in one iteration of 25, which a few dozen iterations may not hold."""
 _OWN_GROUP = 0.05
-"""Relative: a pipeline of which a rank differs by more from the median rank of its stage runs clocks of its own."""
+"""A pipeline runs clocks of its own if one of its ranks differs by more than this share from its stage's median."""
 _MOST_GROUPS = 8
 """At most 8 pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 """A clock that is tried stays for four times its latency, or for one instruction: so it acts for most of that time."""
 _LEAST_DEADLINE = 0.01
-"""Relative to max clocks: the least time of a pipeline if a deadline leaves none, as times are divided by it."""
+"""If a deadline leaves less time, this share of the time at max clocks counts, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
 """Plans for a cap on power take at most three times as long as max clocks: the lowest clocks take less."""
 _BISECTIONS = 12
-"""Of the slowdown that keeps to a cap on power: it is then known to 0.02 %."""
+"""After this many bisections, the slowdown that keeps to a cap on power is known to 0.02 %."""
 
 
 class JobModel:
@@ -52,20 +51,20 @@ class JobModel:
         goal: What plans are made for.
         blocking_power_w: Power of a waiting GPU, in W.
         answers: `answers` of the model before.
-        keep: Pipelines that run clocks of their own now, and go on to.
+        keep: Pipelines that run clocks of their own now, and keep them.
 
     Attributes:
         problem: The job in the planner's form, with expected times.
         everything: The same with all clocks, however little is known of them.
         group_of: The group of each pipeline that runs clocks of its own.
         full_s: Mean time of an iteration at max clocks until its last instruction has ended, in s.
-        tail_s: Mean time from there to the end of the iteration, in s.
+        tail_s: Mean time from the end of that instruction to the end of the iteration, in s.
         tail_j: Energy in that time, at the power of waiting, in J.
         iterations: Number of iterations by which plans are judged.
-        trial_iterations: A trial takes as much longer as if all ranks followed its plan for so many iterations.
-        judged: These iterations, and some that recombine their micro-batches.
-        full_times_s: How long each of them takes at max clocks, in s.
-        full_j: Their mean energy at max clocks, in J.
+        trial_iterations: A trial takes as much longer as this many iterations in which all ranks follow its plan.
+        judged: The iterations by which plans are judged, and some that recombine their micro-batches.
+        full_times_s: Time of each iteration of `judged` at max clocks, in s.
+        full_j: Mean energy of an iteration of `judged` at max clocks, in J.
     """
 
     def __init__(
@@ -124,8 +123,8 @@ class JobModel:
     def _iterations(self, measured: Sequence[int]) -> tuple[Array, Array]:
         """Measured iterations at max clocks, of shape (iterations, nodes, pipelines).
 
-        First those that plans are made for, then those that plans are judged by: others, as a plan fits the iterations
-        that it was made for better than any to come. Both are spread over all windows, so that no window counts alone.
+        First those that plans are made for, then those that plans are judged by. These differ, as a plan fits best the
+        iterations that it was made for. Both are spread over all windows, so that no window counts alone.
         """
         parts: list[Array] = []
         for window, full_s in zip(self._beliefs.windows, self._beliefs.at_max_clocks_s(), strict=True):
@@ -215,7 +214,7 @@ class JobModel:
     ) -> ClockPlan:
         """A plan with which iterations take `slowdown` times as long as at max clocks.
 
-        That is the time of the iterations that are planned for; those that plans are judged by may take another one.
+        This holds for the iterations that plans are made for; those that plans are judged by may take another time.
         """
         if view not in self._planners:
             scenarios = self._scenarios(view)
@@ -228,7 +227,7 @@ class JobModel:
 
     @property
     def answers(self) -> dict[View, ScenarioAnswer]:
-        """What planners have found so far, so that those of the next model begin there."""
+        """The answers of the planners so far; the planners of the next model begin with them."""
         found = {view: planner.answer for view, (planner, _) in self._planners.items()}
         return {**self._answers, **{view: answer for view, answer in found.items() if answer is not None}}
 
@@ -255,7 +254,7 @@ class JobModel:
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         """Returns a plan in which stretches of each rank have clocks of another plan.
 
-        These are stretch `first`, and from there every second one, every third one, as `every` says.
+        From stretch `first` on, these are every second stretch, or every third one, as `every` says.
         """
         return self._plan(
             [
@@ -268,9 +267,9 @@ class JobModel:
         )
 
     def nearer(self, plan: ClockPlan, other: ClockPlan, share: float) -> ClockPlan:
-        """Returns a plan whose clocks lie at a share of the way from those of a plan to those of another one.
+        """Returns a plan whose clocks lie at this share of the way from the clocks of `plan` to those of `other`.
 
-        Where the two differ, it differs from the first one by one of the clocks that can be set at least.
+        Where the two differ, the new clock is at least one offered clock away from that of `plan`.
         """
 
         def between(offered: Sequence[int], mhz: int, there: int) -> int:
@@ -288,7 +287,7 @@ class JobModel:
         return [offered[node.stage, node.name] for node in self.problem.pipeline.instructions]
 
     def known(self, clocks_mhz: Sequence[int]) -> tuple[int, ...]:
-        """Returns the clock of each node (MHz), or the nearest one that is known here.
+        """Returns the clock of each node (MHz), or the nearest clock that is known here.
 
         Curves change with each window, so that a plan of an earlier model may hold a clock that this model lacks.
         """
@@ -302,7 +301,7 @@ class JobModel:
         is_whole = all(len(each) == len(self.problem.pipeline.instructions) for each in plan.clocks_mhz)
         return is_whole and (len(set(plan.clocks_mhz)) == 1 or dict(plan.group_of).keys() <= self.group_of.keys())
 
-    # ---- what is believed of them
+    # ---- what is believed of plans
 
     def judge(self, plan: ClockPlan) -> Judgement:
         """Returns what is believed of a plan."""
@@ -319,10 +318,9 @@ class JobModel:
         return 1 - (scenarios.energy_j(clocks) + self.tail_j) / (scenarios.energy_j(None) + self.tail_j)
 
     def spans_under(self, plan: ClockPlan) -> tuple[dict[tuple[int, int], float], float]:
-        """Returns the mean time to the end of its first rank's last instruction of each measured pipeline, in s.
+        """Returns for each (turn, pipeline) the mean time in s until the last instruction of its first rank ends.
 
-        It is told for each turn (first part of the key) of each pipeline. Then the relative scatter that the pipelines
-        have at most.
+        The second result is the largest relative scatter that the pipelines have.
         """
         latest = self._beliefs.windows[-1]
         share = float((latest.first_rank_s / latest.spans_s.mean(axis=0)).mean())

@@ -1,4 +1,4 @@
-"""One monitor of the job: a sequential test per pipeline, and one of what all pipelines have in common.
+"""One monitor of the job: a sequential test per pipeline, and a test of what all pipelines have in common.
 
 Each iteration's time is compared with what the model expects of it under the plan in force. A pipeline that is slower
 than the others by surely more than its scatter is a straggler; where all change together, what the plan was made with
@@ -23,12 +23,12 @@ LEAST_CHANGE = 0.01
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
-"""Where an alarm takes several iterations, each counts for four standard deviations at most: the operating system
-pauses some of them."""
+"""If an alarm takes several iterations, each of them counts for four standard deviations at most: the operating system
+pauses some iterations."""
 _LEAST_ITERATIONS = 2
-"""No alarm comes from fewer iterations in a row; from one if a GPU reports that it runs below its clock."""
+"""An alarm needs this many iterations in a row, or only one if a GPU reports that it runs below its clock."""
 _SAME = 0.01
-"""Relative: a slowdown that differs by less from the known one changes nothing."""
+"""A slowdown that differs by less than this share from the known one changes nothing."""
 _KEPT = 8
 """The latest 8 iterations of a sum tell how large the change is."""
 
@@ -49,7 +49,7 @@ class _Test:
         self._sums: dict[int, tuple[float, list[float]]] = {1: (0.0, []), -1: (0.0, [])}
 
     def add(self, value: float, least_iterations: int) -> float:
-        """Adds the logarithm of an iteration over what is expected; returns the change, 0.0 while there is none."""
+        """Adds the log of an iteration's time over its expected time; returns the change, 0.0 while there is none."""
         allowance = max(LEAST_CHANGE, self._scatter / 2)
         clip = max(_CLIP * self._scatter, 4 * LEAST_CHANGE) if least_iterations > 1 else math.inf
         limit = -math.log(FALSE_ALARMS) * self._scatter**2 / (2 * allowance)
@@ -85,10 +85,10 @@ class Monitor:
 
         Args:
             expected_s: The mean time of an iteration by turn and pipeline; other pipelines take as long as the median.
-            scatter: Relative standard deviation of it.
+            scatter: Relative standard deviation of that time.
         """
         self._expected_s = dict(expected_s)
-        # What pipelines have in common scatters as much as one of them at most; so does a pipeline beside the others.
+        # What pipelines have in common scatters at most as much as one pipeline; a pipeline beside that, sqrt(2) times.
         self._tests = {pipeline: _Test(math.sqrt(2) * scatter) for pipeline in range(self._pipelines)}
         self._common = _Test(scatter)
         self._step.clear()
@@ -101,8 +101,8 @@ class Monitor:
     ) -> Mapping[int, float] | None:
         """Adds iterations of all pipelines under the schedule in force; returns None if nothing has changed.
 
-        Else it returns for each pipeline that is slower than the others by how many times it is; if these are the known
-        ones, all pipelines have changed together.
+        Otherwise it returns the slowdown of each pipeline that is slower than the others; if these are the known
+        slowdowns, all pipelines have changed together.
 
         Args:
             known: The stragglers that the plan was made for.
@@ -136,7 +136,7 @@ class Monitor:
             return None
         usual_s = median(expected_s.values())
         logs = {one.pipeline: math.log(one.span_s / expected_s.get(one.pipeline, usual_s)) for one in step}
-        # All are slower only if the faster one of the two in the middle is, and faster only if the slower one is.
+        # All are slower only if the faster of the two in the middle is slower; all are faster only if the slower is.
         common = max(0.0, median_low(logs.values())) + min(0.0, median_high(logs.values()))
         slow = dict(known)
         if self._pipelines > 1:
@@ -156,7 +156,7 @@ class Monitor:
         return slow
 
     def _take(self, slow: dict[int, float], one: IterationTime, change: float) -> None:
-        """Notes that a pipeline takes another time beside the others than is known."""
+        """Notes that a pipeline's time, relative to the others, is not the known one any more."""
         now = slow.get(one.pipeline, 1.0) * math.exp(change)
         if now <= 1 + LEAST_CHANGE:
             slow.pop(one.pipeline, None)

@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 _MOST_ROUNDS = 12
 """The plan that runs is measured in two rounds of turns, later in up to twelve: its errors fall with the time."""
 _DEFAULT_SHARE = 0.01
-"""So many of the plan's steps run at default clocks, where they are not more than twelve rounds have."""
+"""A measurement runs default clocks for this share of the steps so far, at most for as many as twelve rounds have."""
 _ALL_FOLLOW = (ALL,)
-"""Turns where there is nothing to compare."""
+"""Turns of a plan that is not compared with default clocks."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40
 """The plan in force is measured again when the job has run for 1.5 times as many iterations as at the last measurement,
 and for 40 more at least: what its data is like changes with time, and a measurement costs nothing."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 16, 4096
-"""Number of iterations from one measurement that an alarm of the monitor asks for to the next: it doubles."""
+"""Iterations between two measurements that the monitor's alarms ask for, at first and at most; each time it doubles."""
 
 
 class ParetoScheduler(FrequencyScheduler):
@@ -72,14 +72,14 @@ class ParetoScheduler(FrequencyScheduler):
         self._schedules: list[FrequencySchedule] = []
         self._iterations = 0  # until the end of the latest window: what a replay knows, too
         self._seen = 0
-        self._taken: set[int] = set()  # pipelines that were measured since they were faster than measured
-        self._lost = self._expected_loss = 0.0  # time that trials have taken, or the latest one, in iterations
+        self._taken: set[int] = set()  # pipelines that were measured since their slowdown last changed
+        self._lost = self._expected_loss = 0.0  # time of all trials, and of the latest, in iterations
         self._takes_turns = True
         self._energy_asked: set[ClockPlan] = set()  # plans whose energy was to be measured
         self._measured = -1  # the revision of the latest request under which ranks have measured
         self._running: ClockPlan | None = None  # the plan that runs, or ran before the trial
         self._measured_at = 0  # the iteration of the latest measurement
-        self._epoch = 0  # that of the latest decision
+        self._epoch = 0  # `remeasure_epoch` at the latest decision
         self._monitor = Monitor(job_info.dp_degree)
         self._not_before, self._pause = -1, _FIRST_PAUSE  # of measurements that alarms ask for
 
@@ -116,8 +116,8 @@ class ParetoScheduler(FrequencyScheduler):
     def _probe(self) -> Windows[None]:
         """Measures low clocks where there is slack, so that iterations do not become longer.
 
-        If instructions take another time at max clocks than they do at the default ones, default clocks are
-        lower: then both are measured again, without turns, since plans are compared with max clocks.
+        If instructions take another time at max clocks than they do at the default ones, default clocks are lower. Then
+        max clocks and lower ones are measured again, without turns, since plans are compared with max clocks.
         """
         for _ in range(2):
             model = self._new_model()
@@ -134,7 +134,7 @@ class ParetoScheduler(FrequencyScheduler):
     def _turns(self, *, for_energy: bool) -> tuple[int, ...]:
         """Which ranks follow a plan that is measured, by step.
 
-        It is empty where default clocks are lower than max clocks, or would draw more power than the target allows.
+        Empty if default clocks are lower than max clocks, or might draw more power than the target allows.
         """
         if not self._takes_turns or self._goal.target.power is not None:
             return ()
@@ -291,7 +291,7 @@ class ParetoScheduler(FrequencyScheduler):
         self._goal = self._present_goal()
         self._beliefs.slow_pipelines = self._goal.slow_pipelines
         if self._choice is not None and self._goal != goal_before:
-            # What was tried for another pace tells nothing of this one.
+            # What was tried for another pace tells nothing of this pace.
             self._choice, self._learned = replace(self._choice, in_vain=0), None
             self._decide()
 
@@ -311,7 +311,7 @@ class ParetoScheduler(FrequencyScheduler):
         if stragglers is not None and stragglers != self.plan_inputs.slow_pipelines:
             return self.plan_inputs.model_copy(update={"slow_pipelines": dict(stragglers)})
         is_alarmed = stragglers is not None and iteration_times[-1].step >= self._not_before
-        if self._is_measuring and not (is_alarmed and choice.converged):  # what a window of a new plan tells is awaited
+        if self._is_measuring and not (is_alarmed and choice.converged):  # the window of a new plan comes first
             return self.plan_inputs
         trial = self._beliefs.trials.get(choice.plan)
         no_energy = trial is not None and not trial.saved.is_known and choice.plan not in self._energy_asked

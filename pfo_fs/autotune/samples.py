@@ -18,11 +18,11 @@ _LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
 """Relative: every power has at least this error, even if a fit gives a smaller one."""
 _MEAN_POWER_ERROR = 0.05
-"""Relative: the error of the power of an instruction if only that of all instructions at its clock is known."""
+"""Relative: the error of an instruction's power if only the mean power of all instructions at its clock is known."""
 _MIXED_POWER_ERROR = 0.1
 """The same error where an iteration had several clocks."""
 _POWER_FALLS = 1.6
-"""There, power is taken to follow the clock to the power of 1.6, the mean slope of `clock_curves.POWER`."""
+"""In such an iteration, power is assumed to follow clock^1.6; 1.6 is the mean slope of `clock_curves.POWER`."""
 _USABLE_ERROR = 0.2
 """Relative: with a larger error, the power of a waiting GPU is not used, and a point is not in the job's profile."""
 _WAITING_SHARE = 0.2
@@ -33,7 +33,7 @@ _TIMING_ERROR_S = 0.0005
 _CALL_SPREAD = 0.125
 """A change up is requested this share of a call earlier than necessary."""
 _UNKNOWN_LATENCY_S = 0.02
-"""Before any clock's latency is learned: the longest that was published of GPUs before Hopper."""
+"""Assumed before the latency of any clock is learned: the longest that was published for GPUs before Hopper."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Point:
     Attributes:
         count: Number of measured durations.
         time_s, power_w: Weighted mean of the durations, and of the powers; 0 while none is known.
-        time_weight, weight: Sum of 1 / error2 of the means of batches of durations, and of the powers.
+        time_weight, weight: Sum of 1 / (error squared) of the mean durations of batches, and of the powers.
     """
 
     count: int = 0
@@ -100,7 +100,7 @@ class Samples:
 
         Args:
             ran: The rank's instructions, in order, with their clocks.
-            top_mhz: The clock that its default clock counts as.
+            top_mhz: The clock as which the rank's default clock counts.
             level: Present power, as a multiple of that of the first measurements at the same clocks.
         """
         counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
@@ -125,7 +125,7 @@ class Samples:
             self._add_mixed_powers({key: counts[key] for key in timed}, mean_w)
 
     def _add_mixed_powers(self, counts: Mapping[tuple[Kind, int], int], mean_w: float) -> None:
-        """Adds powers of kinds that ran so often, whose mean is the measured one, and which fall with the clock."""
+        """Adds powers of kinds, given how often each ran: their mean is `mean_w`, and they fall with the clock."""
         usual_w: dict[tuple[Kind, int], float] = {}
         for kind, mhz in counts:
             curve = self.curve(kind)
@@ -179,7 +179,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
     """Returns what a change of one rank costs; None if clocks do not follow the device on all ranks.
 
     The slowest rank counts. The latency depends on the clock that is requested; clocks of unknown latency count with
-    the median of the known.
+    the median of the known latencies.
     """
     reports = [result.switching for result in results if result.switching is not None]
     if not reports or any(report.mode == "launch" for report in reports):
@@ -231,7 +231,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
 
 
 def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
-    """The ranks of each host; if one is not known, hosts have `gpus` ranks in their order, as launchers place them."""
+    """The ranks of each host; if a host is unknown, each `gpus` ranks in a row are one, as launchers place them."""
     if not all(info.host for info in infos):
         return [list(infos[first : first + gpus]) for first in range(0, len(infos), gpus)]
     hosts: dict[str, list[RankInfo]] = {}

@@ -22,12 +22,12 @@ _MODEL_ERROR = 0.0005
 """Relative: without turns, iterations are compared with the model alone, whose times are off by about this much."""
 
 _MIXED = 0.02
-"""Of the saving: ticks of an energy counter mix so much of the energies of two turns."""
+"""Relative to the saving: ticks of an energy counter mix this share of the energies of two turns."""
 _AT_CLOCK_BEFORE = 0.05
-"""Instructions run for about 5 % of their time at the clock before, since clocks act late. By so much of what lower
-clocks add, the work of steps with the plan may be misjudged."""
+"""Instructions run for about 5 % of their time at the clock before, since clocks act late. The work of steps with the
+plan may be misjudged by this share of the time that lower clocks add."""
 _USUAL_STEPS = 96
-"""Time is then known to about 0.05 %, and energy to a twentieth of its saving."""
+"""After this many steps, time is known to about 0.05 %, and energy to a twentieth of its saving."""
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:
@@ -39,8 +39,8 @@ def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window,
     counts[1:] |= (window.follows[1:] == window.follows[:-1]).all(axis=(1, 2)) & (np.diff(np.array(window.steps)) == 1)
     shares = np.where(counts, window.follows.mean(axis=(1, 2)), np.nan)
     spans_s: Array = window.spans_s.max(axis=1)
-    # Where it is unknown whether a clock acted in time, the measured duration stands: how late it acts is learned yet.
-    # It may also stay so: that the plan's clock and the measured duration tell different times is an error.
+    # Where it is unknown whether a clock acted in time, the measured duration counts: how late it acts is still to be
+    # learned. Clocks may also stay late: so the difference between the planned and the measured time is an error.
     planned_logs, _ = beliefs.ratios().at(beliefs.loads.kind_of_node[:, None], window.clocks_mhz)
     as_ran_s = np.where(window.or_mhz > 0, window.times_s / np.exp(planned_logs), full_s)
     modelled_s = _as_modelled(model, window, as_ran_s)
@@ -91,11 +91,12 @@ def _saved(model: JobModel, window: Window, full_s: Array, longer: float, counts
     """The share of energy that the plan saves.
 
     Each rank's energy, relative to what the model makes of its work in the step at max clocks, is compared between its
-    own steps with and without the plan. So neither the step's work nor an error of the model's powers is in it, nor the
-    time by which the plan makes steps `longer` for all ranks, relative: in that, they wait. The last step before a
+    own steps with and without the plan. So the step's work and errors of the model's powers cancel out. So does the
+    time by which the plan makes steps `longer`, relative, for all ranks: in that time they wait. The last step before a
     change does not count, either, if each rank has others: a reading of its energy counter that comes after the change
-    has a part of both turns. Where steps with the plan have more or less work on average, that is chance or an error of
-    the model, which sees that work at other clocks: as likely as the scatter of the work and the model's error make it.
+    has a part of both turns. If steps with the plan have more or less work on average, this is chance, or an error of
+    the model, which sees that work at other clocks. The scatter of the work and the model's error tell how likely each
+    is.
     """
     follows = window.follows
     counts = np.broadcast_to(counts[:, None, None], follows.shape)
@@ -148,8 +149,8 @@ class Checked(NamedTuple):
     Attributes:
         slower, slower_error: By how much longer steps are.
         saved, saved_error: Energy saved; the error is infinite where energies are not known.
-        steps, default_steps: Number of steps that tell it, and of those at default clocks; one in which half of the
-            ranks had them is half.
+        steps, default_steps: Number of measured steps, and of steps at default clocks; a step in which half of the
+            ranks had them counts half.
     """
 
     slower: float

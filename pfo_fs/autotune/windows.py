@@ -24,15 +24,15 @@ LATENCY_UNKNOWN_S = 0.1
 """The same for a clock of which the clock process has not learned yet when it acts: published latencies of GPUs are 1
 to 100 ms."""
 _ABOUT_THE_SAME = 0.1
-"""Relative: a run whose mean clock differs by more from the schedule did not run at its clock: there was no time for
-the change, or the next clock was requested early."""
+"""A run whose mean clock differs by more than this share from the scheduled clock did not run at it: there was no time
+for the change, or the next clock was requested early."""
 
 
 @dataclass(frozen=True)
 class Window:
     """What was measured while one schedule was in force.
 
-    Arrays have the shape (iterations, nodes, pipelines), with the nodes of `Pipeline.instructions`, if nothing is said.
+    Arrays have the shape (iterations, nodes, pipelines), with the nodes of `Pipeline.instructions`, unless stated.
 
     Attributes:
         pipelines: The data-parallel rank of each pipeline.
@@ -41,10 +41,10 @@ class Window:
         follows: Whether each rank followed the schedule, (iterations, ranks of a pipeline, pipelines); if not, it ran
             at default clocks, which count as the highest ones.
         clocks_mhz: The clock that was wanted; the highest clock where none was set.
-        ran_mhz: Mean clock at which each instruction ran, as far as it is known when clocks act; else the schedule's.
-        at_clock: Whether the instruction ran at the schedule's clock, or about so, from begin to end.
-        or_mhz: Where no clock process has learned yet when the clock acts, or the next one: the clock before, which
-            may still have been in force, or the next one; 0 elsewhere.
+        ran_mhz: Mean clock at which each instruction ran, if it is known when clocks act; else the schedule's clock.
+        at_clock: Whether the instruction ran at about the schedule's clock from begin to end.
+        or_mhz: Other clock at which the instruction may have run: the clock before, where it is not learned yet when
+            its own clock acts, or the next clock, where that is so for the next one; 0 elsewhere.
         spans_s: Time from an iteration's begin to the end of a pipeline's last instruction, (iterations, pipelines).
         step_s: Time of the whole iteration, (iterations, pipelines).
         first_rank_s: Time to the end of the last instruction of the first rank, mean over the iterations,
@@ -91,7 +91,7 @@ class _RankRuns(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """One pipeline: what its ranks measured, by stage, and what those of a stage ran."""
+    """One pipeline: what its ranks measured, by stage, and what each stage ran."""
 
     dp_rank: int
     results: list[list[ProfilingResult]]
@@ -122,7 +122,7 @@ def window_of(
     if not columns:
         return None
     common = set.intersection(*(column.steps for column in columns))
-    if not common:  # pipelines that were measured in other iterations: the one that was measured longest counts
+    if not common:  # no step was measured in all pipelines: the pipeline with most steps counts
         columns = [max(columns, key=lambda column: len(column.steps))]
         common = columns[0].steps
     nodes = len(pipeline.instructions)
@@ -184,13 +184,13 @@ def _fill(
     wanted_mhz = {True: planned, False: np.full(len(planned), float(top_mhz))}
     sees_clocks = any(_sees_clocks(result) for result in results)
     unknown_s = LATENCY_UNKNOWN_S if sees_clocks else CLOCK_UNKNOWN_S
-    ends_at = 0.0  # the clock at the end of the iteration before, if it stays the next one begins there
+    ends_at = 0.0  # the clock at the end of the iteration before; if it stays, the next iteration begins with it
     half = half_of(pp_rank, column.dp_rank)
     for row, step in enumerate(window.steps):
         window.follows[row, pp_rank, number] = has_turn = follows(turns, step, half)
         mhz, last_mhz = wanted_mhz[has_turn], wanted_mhz[follows(turns, step - 1, half)][-1]
-        # Between iterations, the highest clock is requested. Where its first instruction follows at once, it may still
-        # run at the clock of the last one.
+        # Between iterations, the highest clock is requested. If the first instruction of an iteration follows at once,
+        # it may still run at the clock of the last one.
         begins_at = float(last_mhz) if sees_clocks and mhz[0] == top_mhz else top_mhz
         learned, next_mhz = _learned(results, mhz) & sees_clocks, np.roll(mhz, -1)
         learned_next = np.roll(learned, -1) | (next_mhz == mhz)
@@ -202,7 +202,7 @@ def _fill(
         ends_at = at[-1]
         before, since_s = _since_change(mhz, mhz[0] if stayed else begins_at, seconds)
         other = np.where(~learned & (before > 0) & (since_s < unknown_s), before, 0.0)
-        # The next clock is requested early: when it acts within the run before is as unknown.
+        # The next clock is requested early, and it is not known either when it acts within the run before.
         other = np.where(~learned_next & (other == 0) & (np.round(at) != mhz), next_mhz, other)
         unsure = other > 0
         window.times_s[row, nodes, number], window.clocks_mhz[row, nodes, number] = seconds, mhz
@@ -244,7 +244,7 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
 def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> tuple[Array, Array]:
     """For each instruction of a rank, the clock before the latest change, and how long it begins after that change.
 
-    The clock is 0 while there was none; the time is without waiting. The iteration begins at `first_mhz`.
+    The clock is 0 before the first change; the time does not include waiting. The iteration begins at `first_mhz`.
     """
     changes, before, since_s, last = [], 0.0, math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):

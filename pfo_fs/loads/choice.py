@@ -16,17 +16,17 @@ from pfo_fs.loads.durations import LoadDurations, StepShape
 LOST_TIME = 0.0005
 """Relative: clocks from loads may make steps longer by this share on average."""
 _ERRORS, _LEAST_MARGIN, _MOST_MARGIN = 3.0, 0.003, 0.5
-"""The first margin is three times the residual; it stays between 0.3 % and half of the last pipeline's time."""
+"""The first margin is three times the residual; a margin stays between 0.3 % and half of the last pipeline's time."""
 _UP, _DOWN = 0.5, 0.005
-"""A step that lost time raises the margin by half of what it lost. Each other one lowers it by half of what a step may
-lose, so that the mean loss settles there; but at most by half a percent of the margin, which then halves in
-140 steps."""
+"""A step that lost time raises the margin by half of what it lost. Each other step lowers it by half of what a step may
+lose, so that the mean loss settles at this. It falls by at most half a percent of itself, and so halves in 140
+steps."""
 _MOST_LOST = 2.0
 """While more than twice the allowed time was lost, all ranks are at default clocks."""
 CHANGE_S = 0.03
 """How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
 _EXPLAINS = 0.06
-"""Loads whose residual is larger explain too little: three times that as margin leaves next to nothing to lower."""
+"""If the residual is larger, loads explain too little: a margin of three times that leaves almost nothing to lower."""
 _FIRST_STEPS, _EVERY, _OFTEN = 10, 10, 40
 """The model is first fitted after ten steps, then after each up to the 40th, then after every tenth."""
 
@@ -36,13 +36,13 @@ class LoadChoice:
 
     Args:
         offered_mhz: The clocks that a step may use, highest first.
-        change_s: After its work, a pipeline must be back at the highest clock when the next step begins: its work ends
-            by this time earlier, in s.
+        change_s: Time in s that a change of the clock takes. A pipeline's work ends this much earlier, so that it is
+            back at the highest clock when the next step begins.
         lost_time: Relative: steps may take longer by this share on average.
 
     Attributes:
         least_mhz: The clock at which work takes least energy; no lower one is chosen.
-        margin: Relative to the time of the last pipeline.
+        margin: The present margin, relative to the time of the last pipeline.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LoadChoice:
 
     @property
     def late(self) -> float:
-        """By how much longer steps were for their clocks, relative, as the model makes of the ranks' ends."""
+        """By how much clocks have made steps longer, relative; the model computes it from the ranks' ends."""
         return self._lost_s / self._time_s if self._time_s else 0.0
 
     @property
@@ -144,7 +144,7 @@ class LoadChoice:
             ends_s: When each rank's work has ended, in s from the begin of the step, (ranks, pipelines); NaN where it
                 is not known.
             mhz: The clock of each pipeline: its mean while the pipeline worked.
-            lost_s: By how much longer clocks have made training in this step.
+            lost_s: By how much clocks have made training longer in this step, in s.
         """
         slower = self._slower(mhz)
         is_known = bool(np.isfinite(ends_s).all())
@@ -173,7 +173,7 @@ class LoadChoice:
                 self.margin = max(_LEAST_MARGIN, _ERRORS * self.durations.residual)
 
     def at_top_s(self, loads: Array, ends_s: Array, mhz: Sequence[float]) -> Array:
-        """Returns when ranks would have ended at the highest clock, in s; else as for `learn`.
+        """Returns when ranks would have ended at the highest clock, in s; arguments as for `learn`.
 
         Whatever took a rank longer than its loads say counts as work, so this is the most that its clock can have cost.
         """
@@ -217,14 +217,14 @@ class StepPowers:
         """Returns the coefficients, in W."""
         coefficients: Array = np.zeros(len(self._sums))
         variance = 1.0
-        for _ in range(3):  # the prior weighs as the scatter says, which follows from the coefficients
+        for _ in range(3):  # the prior's weight depends on the scatter, and this on the coefficients
             coefficients = np.linalg.solve(self._products / variance + self._prior, self._sums / variance)
             left = self._squares - 2 * coefficients @ self._sums + coefficients @ self._products @ coefficients
             variance = max(1.0, float(left) / max(1, self._rows))
         return [float(power_w) for power_w in coefficients]
 
     def expected(self, step_s: float, full_s: Array) -> float:
-        """Returns what ranks are expected to take together at the highest clock, relative to the power of one at work.
+        """Returns what ranks are expected to take together at the highest clock, relative to a working rank's power.
 
         `step_s` is the expected time of the step, `full_s` that of each rank's work.
         """
@@ -236,7 +236,7 @@ class StepPowers:
     def least_mhz(self, offered_mhz: Sequence[int], slope: float) -> int:
         """Returns the clock, among these, at which work takes least energy beyond that of waiting.
 
-        By the share `slope` of its time, work follows the clock.
+        `slope` is the share of the work's time that follows the clock.
         """
         _, fixed_w, linear_w, steep_w = self._solve()
 

@@ -1,7 +1,7 @@
 """Rank 0's side of clocks from loads: takes the rows of all ranks at each step, and gives each its clock.
 
 Ranks of one data-parallel place (a lane: a pipeline, or one rank or more of tensor parallelism) hold the same
-micro-batches and get the same clock. Of the ranks that share a stage, the last one counts.
+micro-batches and get the same clock. Of the ranks that share a stage, the one that ends last counts.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
-"""A step whose end has not come from all ranks after 64 others is forgotten."""
+"""A step is forgotten if some rank's end of it has not come after 64 further steps."""
 _PAUSED = 0.1
-"""A step with a pause in it, such as an evaluation, takes a tenth longer beside the ranks' work than usual ones."""
+"""A step that takes a tenth longer than its work and the usual rest has a pause in it, such as an evaluation."""
 _RESTS = 16
-"""What comes in a step beside the ranks' work is the median of the last 16 steps at the highest clocks."""
+"""How long a step usually takes beside the ranks' work: the median of the last 16 steps at the highest clocks."""
 
 SHOWN_LANES = 32
-"""Most lanes of a step that are shown: a picture of more has no room for names, and records stay small."""
+"""At most this many lanes of a step are shown: a picture of more has no room for names, and records stay small."""
 
 
 @dataclass
 class _Open:
-    """A step that has begun: its loads, and what has come of its begin and its end.
+    """A step that has begun: its loads, and what ranks have told of its begin and its end.
 
     Attributes:
         allowed_mhz: The clock of each lane that its loads allow.
-        asked_mhz: The same, but for a control step.
-        period: Which of `ControlSteps` it is in.
+        asked_mhz: The clock of each lane that was asked for: the highest in a control step, otherwise `allowed_mhz`.
+        period: The period of `ControlSteps` that it is in.
         work_s, mhz: The time of each rank's work, and its clock.
         begins_s, energies_j: When each rank has begun it, and its energy counter then.
     """
@@ -97,7 +97,7 @@ class LoadCoordinator:
         self._open: deque[_Open] = deque(maxlen=_KEPT)
         self._untaken: StepRows | None = None
         self._odd: int | None = None  # a rank whose loads have another form than those of most
-        self._silent: deque[int] = deque(maxlen=_KEPT)  # a lane without loads in each of the last steps, or -1
+        self._silent: deque[int] = deque(maxlen=_KEPT)  # of each of the last steps: a lane without loads, or -1
         self._lowered = 0
         self._time_s, self._energy_j, self._step_s = 0.0, 0.0, 1.0  # of all steps; the mean step
         self._last: LastLoadStep | None = None
@@ -147,7 +147,7 @@ class LoadCoordinator:
             step.work_s[rank], step.mhz[rank] = told.ended[rank, place, 1], np.abs(told.ended[rank, place, 2])
             begun = told.readings[:, 0] == step.step
             step.energies_j[begun], step.begins_s[begun] = told.readings[begun, 1], told.readings[begun, 2]
-        # Each rank tells its ends in order: what has not come for a step before the last complete one will not come.
+        # Each rank tells its ends in order: an end that is missing before the last complete step will not come.
         complete = [step.step for step in self._open if np.isfinite(step.work_s).all()]
         while complete and self._open[0].step <= complete[-1]:
             done = self._open[0]
@@ -185,12 +185,12 @@ class LoadCoordinator:
         if self._energies.controls:
             choice.least_mhz = self._powers.least_mhz(self._offered, choice.durations.slope)
         if choice.explains and is_known:
-            # Of what loads explain: neither noise nor a slow worker can be balanced.
+            # Only what loads explain counts: neither noise nor a slow worker can be balanced.
             due_s = choice.durations.ends_s(done.loads).max(axis=0) / choice.durations.pace
             self._varied.append((float(due_s.max()), float(due_s.mean())))
 
     def _compare(self, done: _Open, step_s: float, energies_j: Array, mhz: Array) -> None:
-        """Compares a step with control steps, if it is in a period of them, and with those before."""
+        """Compares a step with control steps, if it is in a period of them, and with the steps before."""
         top, model = self._offered[0], self.choice.durations
         is_lowered = bool(done.asked_mhz.min() < top)
         work_s = float(done.work_s.max())
@@ -279,7 +279,7 @@ def _found(energy: Figure | None, time: Figure | None, controls: int) -> str:
 
 
 def last_step(step: int, mhz: Array, work_s: Array, full_s: Array) -> LastLoadStep | None:
-    """Returns what is shown of a step; None if of a lane the clock or either time of its work is not known."""
+    """Returns what is shown of a step; None if the clock or a time of the work of a lane is not known."""
     if not np.isfinite(mhz + work_s + full_s).all():
         return None
     order = np.argsort(-full_s, kind="stable")

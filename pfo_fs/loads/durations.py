@@ -6,8 +6,8 @@ Each instruction takes
 
 with a, b and c of its rank in the pipeline. Only loads of one number get the square; a vector may hold one itself.
 times(name) is 1 for a forward; s is between 0 (work waits for memory) and 1 (it follows the clock). A worker that is
-permanently slow has another pace: that is no work. The order of the instructions, and which waits for which, give the
-ends (`StepShape`).
+permanently slow has another pace, which does not count as work. The order of the instructions, and which waits for
+which, give the ends (`StepShape`).
 
 All is learned from the ends of the ranks alone, so that no instruction needs a mark: least squares over the latest
 steps (Gauss-Newton: a pipeline's end is a maximum of sums of durations, so nearly linear in what is learned), the paces
@@ -27,10 +27,10 @@ from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 _STEPS = 60
 """The latest 60 steps count: data changes within hundreds of steps."""
 _MOST_TIMES = 500_000
-"""Most durations in a fit, for it to take a second at most: in larger jobs every second, third, ... step counts."""
+"""At most this many durations are in a fit (about a second): in larger jobs every second, third, ... step counts."""
 _FIRST_ROUNDS, _ROUNDS = 8, 3
-"""What is learned and the paces are estimated in turn: 8 rounds from the start, 3 from the last fit. More rounds change
-them by less than their errors (on the trace `se`, 20 and 10 rounds save as much)."""
+"""Coefficients and paces are estimated in turn: 8 rounds from the start, 3 from the last fit. More rounds change them
+by less than their errors (on the trace `se`, 20 and 10 rounds save as much)."""
 _USUAL_S, _RUNS, _ASSUMED = 0.9, 30, 0.1
 """Before s is measured, it is taken to be 0.9, which weighs as much as 30 runs at a clock that takes a tenth longer."""
 _ALIKE, _NEAR, _SCATTER = 0.3, 0.5, 0.02
@@ -122,7 +122,7 @@ class StepShape:
         """Follows what each rank's end waited for, back to the begin of the step.
 
         Yields the last instruction of each path, then the one before it, and so on, (ranks, columns); and whether the
-        path had one left.
+        path had an instruction left.
         """
         none, columns = times_s.shape
         ends: Array = np.zeros((none + 1, columns))

@@ -1,4 +1,4 @@
-"""What training, its clock process, which exchanges loads, and the process that decides tell each other.
+"""Messages between training, its clock process (which exchanges loads), and the process that decides.
 
 Training writes a message in a microsecond; no side waits. Between hosts, all are numbers of 64 bits.
 """
@@ -15,7 +15,7 @@ import msgspec
 from pfo_fs.loads.step_rows import FIXED, MOST_NUMBERS
 
 _HEAD = struct.Struct("<Hd")
-"""(count, s): of the numbers of a row, which follow; the rank's monotonic time when it was sent."""
+"""(count, s): how many numbers the row behind it has; the rank's monotonic time when the row was sent."""
 _CLOCK = struct.Struct("<qq")
 """(step, MHz) of a rank's decided clock."""
 _SEAL_BYTES = 16
@@ -28,7 +28,7 @@ HELLO = struct.Struct(f"<{TOKEN_BYTES}s{TOKEN_BYTES}sq")
 def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
     """Returns what shows that its sender, a rank or the process that decides (-1), knows the job's secret.
 
-    The secret itself is never sent; the challenge comes from the other side, another one each time.
+    The secret itself is never sent; the challenge comes from the other side, a new one each time.
     """
     return hmac.digest(token, challenge + rank.to_bytes(8, "little", signed=True), "sha256")
 
@@ -101,7 +101,7 @@ def clock_of(packet: bytes, seals: Seals) -> tuple[int, int]:
 
 
 class ReachDecider(NamedTuple):
-    """What training tells its clock process once: the clocks that may be decided, and where by which process."""
+    """What training tells its clock process once: the clocks that may be decided, and where the deciding process is."""
 
     rank: int
     offered_mhz: list[int]
@@ -113,12 +113,12 @@ class StepBegun(NamedTuple):
     """What training tells when a step begins.
 
     Attributes:
-        posts: The step whose load this is; -1: none is told.
+        posts: The step to which `load` belongs; -1: no load is told.
         runs: The step that begins.
-        turn: The place of its clock in the page, where that can still change; else -1.
-        mhz: The clock that it begins with; 0 is the default, -1 one or several that a schedule gives.
-        at_s: The monotonic time.
-        ended: (step, time of this rank's own work, monotonic time of its begin) of those that have ended since.
+        turn: The place of its clock in the page, if the clock can still change; else -1.
+        mhz: The clock that it begins with; 0: the default clock; -1: one or several clocks that a schedule gives.
+        at_s: Monotonic time of the begin, in s.
+        ended: (step, time of this rank's own work, monotonic time of its begin) of steps that have ended since.
     """
 
     posts: int

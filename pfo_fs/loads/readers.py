@@ -101,7 +101,7 @@ def from_position_ids(position_ids: Values) -> Load:
             pictures; a sequence begins where a position is 0, on all axes.
 
     Raises:
-        ConfigError: They have another shape, or begin again at something other than 0.
+        ConfigError: They have another shape, or a sequence begins at a number that is not 0.
     """
     return _read("position_ids", position_ids, _of_positions)
 
@@ -147,7 +147,7 @@ def _of_lengths(lengths: Values) -> Load:
 def _of_boundaries(cu_seqlens: Values) -> Load:
     lengths: list[float] = []
     for row in _rows(cu_seqlens):
-        ends = row[: len(row) - int((row[::-1] != -1).argmax())]  # without each -1 behind
+        ends = row[: len(row) - int((row[::-1] != -1).argmax())]  # without the -1 at its end
         steps = np.diff(ends)
         if ends[0] != 0 or (steps < 0).any():
             raise ConfigError("its numbers must rise, and 0 must be the first")

@@ -4,8 +4,8 @@
 
 Loads may be sent ahead: the step of a row is that which runs, or a later one.
 
-Without a pipeline, the load of a step is that of its micro-batches together, of which the time of a step is a linear
-function: how many there are, the sum of each feature, and, of loads of one number, the sum of their squares. In a
+Without a pipeline, the load of a step is that of its micro-batches together: how many there are, the sum of each
+feature, and, if loads are one number, the sum of their squares. The time of a step is a linear function of it. In a
 pipeline, the loads are those of the micro-batches in their order, and one rank that knows them is enough.
 """
 
@@ -22,12 +22,12 @@ MOST_FEATURES = 8
 MOST_NUMBERS = 4096
 """The loads of a step have room for this many numbers, such as those of 512 micro-batches with 8 features."""
 _MOST = 1e30
-"""No load is larger: squares and sums stay numbers."""
+"""No load may be larger, so that squares and sums stay finite."""
 MOST_ENDED = 4
 """A row has room for this many steps that have ended: more end between two steps only after a pause."""
 _RUNS, _BEGAN, _ENDED = 1, 4, 5
 FIXED = _ENDED + 3 * MOST_ENDED
-"""This number of numbers stands before the loads."""
+"""A row has this many numbers before its loads."""
 UNKNOWN = math.nan
 
 
@@ -45,7 +45,7 @@ class EndedStep(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The energy counter of a rank's GPU when a step (`runs`) has begun there, and that time; NaN: not known."""
+    """The energy counter of a rank's GPU when a step (`runs`) has begun there, and the time then; NaN: not known."""
 
     runs: int
     energy_j: float = UNKNOWN
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 
 
 def load_of_step(loads: Iterable[object] | None, micro_batches: int = 0) -> tuple[float, ...]:
-    """Returns the load of a step from those of its micro-batches; empty if it cannot be one."""
+    """Returns the load of a step from those of its micro-batches; empty if they make no load."""
     try:
         return checked_load(loads, micro_batches)
     except ConfigError:
@@ -65,10 +65,10 @@ def checked_load(loads: Iterable[object] | None, micro_batches: int = 0) -> tupl
 
     Args:
         loads: Of each micro-batch, one number or a short sequence of them; all of the same length.
-        micro_batches: In a pipeline, how many there must be; 0 without one, where any number is summed.
+        micro_batches: In a pipeline, how many there must be; 0 without a pipeline: any number of loads is summed.
 
     Raises:
-        ConfigError: It cannot be one; the message says why.
+        ConfigError: They make no load; the message says why.
     """
     rows = []
     for load in () if loads is None else loads:
@@ -115,9 +115,9 @@ def make_row(
 
     Args:
         load: `load_of_step`; empty if it is not known.
-        reading: That of this step, or of one of those that have ended.
-        ended: The last steps that have ended, of which `MOST_ENDED` are told.
-        began_s: When the step has begun, if it has and the reading is of another one.
+        reading: The reading of this step, or of one that has ended.
+        ended: The steps that have ended; the row tells the last `MOST_ENDED`.
+        began_s: When the step has begun, if it has, and if the reading is of another step.
     """
     fixed = [step, *reading, reading.time_s if reading.runs == step else began_s]
     for ended_step in ended[-MOST_ENDED:]:
@@ -135,7 +135,7 @@ class StepRows:
 
     Attributes:
         steps: The step of each row, (ranks,).
-        readings: `Reading` of each, (ranks, 3).
+        readings: `Reading` of each rank, (ranks, 3).
         begins_s: When each rank has begun the step of its row, (ranks,); NaN if it has not, or that is not known.
         ended: `EndedStep` of the steps that have ended, (ranks, steps, 3).
         odd_rank: The first rank whose loads have another form than those of most, if there is one.
@@ -156,7 +156,7 @@ class StepRows:
     def loads_of(self, lanes: Sequence[int], micro_batches: int) -> Array:
         """Returns the load of each micro-batch (1 without a pipeline), (micro-batches, lanes, features).
 
-        It is NaN where none of a lane's ranks knows it; a load of another form than that of most is not known.
+        It is NaN where none of a lane's ranks knows it; a load of another form than most loads counts as not known.
         """
         loads: Array = np.full((micro_batches, max(lanes) + 1, max(1, self._size // micro_batches)), UNKNOWN)
         for lane, load in zip(reversed(lanes), reversed(self._loads), strict=True):

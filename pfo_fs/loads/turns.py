@@ -6,8 +6,8 @@ both.
 
 A rank with less work may run at a lower clock because it would only wait for the last one. That is so if no rank begins
 its next step before the last one has ended its work in this step. Where a rank does (gradient accumulation, local SGD,
-ranks whose counts of steps have come apart), it did not wait, and time that its clock cost it is carried on: until all
-have waited, it would have been earlier by that at the highest clock.
+ranks whose counts of steps have come apart), it did not wait, and the time that its clock cost it is carried on: until
+all ranks wait, it is later by this time than it would be at the highest clock.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pfo_fs.arrays import Array, np
 from pfo_fs.loads.durations import LoadDurations
 
 _FIRST, _RAREST = 6, 48
-"""A period has 6 + n blocks of steps after n periods, one of them of control steps, so that these become fewer as they
-tell more; but 48 at most, which costs 2 % of the saving: a change of the job shows in tens of steps."""
+"""After n periods, the next has 6 + n blocks, one of them of control steps, so that these become fewer as they tell
+more; but at most 48, which costs 2 % of the saving, so that a change of the job shows in tens of steps."""
 _BLOCK_S, MOST_BLOCK_S = 0.02, 10.0
 """A block of the n-th period lasts for 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
 counts across the begin of a block is shared by time."""
 _TICKS_S = 0.05
-"""By that, a saving is known to a share of 50 ms over the length of a block: simulated counters told 2 to 6 % of a
+"""Because of ticks, a saving may be off by a share of 50 ms / length of a block: simulated counters told 2 to 6 % of a
 second too little."""
 
 
 _HELD, _HELD_S = 32, 30.0
-"""Where clocks act late, a lane keeps its clock for 30 s at least, and has the highest that its last 32 steps allow."""
+"""Where clocks act late, a lane keeps its clock for 30 s or more; it is the highest that its last 32 steps allow."""
 
 
 class HeldClocks:
@@ -47,7 +47,7 @@ class HeldClocks:
         self._left_s = 0.0
 
     def take(self, allowed: list[int], top_mhz: int, step_s: float) -> list[int]:
-        """Returns the clock of each lane in a step of this length, whose loads allow these."""
+        """Returns the clock of each lane in a step of this length whose loads allow the clocks `allowed`."""
         self._recent.append(allowed)
         self._left_s -= step_s
         self._mhz = self._mhz or [top_mhz] * len(allowed)
@@ -64,7 +64,7 @@ class ControlSteps:
     """Draws control steps, the same ones in each run of a program.
 
     Args:
-        least_block_s: How long a block of them lasts at least.
+        least_block_s: The least length of a block of control steps, in s.
     """
 
     def __init__(self, least_block_s: float = 0.0) -> None:
@@ -75,7 +75,7 @@ class ControlSteps:
     def take(self, mhz: Sequence[int], top_mhz: int, step_s: float = 1.0) -> tuple[list[int], int]:
         """Returns the clocks of a step of this length, and its period; each period has one block of control steps.
 
-        `mhz` is the clock of each lane that its loads allow; if none is lower, the step is in no period, 0.
+        `mhz` is the clock of each lane that its loads allow; if all are the highest, the step is in no period, 0.
         """
         if min(mhz) == top_mhz:
             return list(mhz), 0
@@ -97,20 +97,20 @@ class Figure(NamedTuple):
 
 
 _LEAST_PERIODS = 3.5
-"""The scatter of fewer periods, as many of equal size as say that much, is no error: of n, the variance of Student's
-distribution is (n - 1) / (n - 3)."""
+"""With fewer periods, their scatter gives no error: the variance of Student's distribution is (n - 1) / (n - 3) for n
+of equal size. Unequal periods count as the equal ones that say as much."""
 _SURE, _LEAST_SURE = 0.5, 0.02
 """A figure is told once its error is below half of it, or below 2 %."""
 _PAUSED_ERROR = 0.2
-"""What is saved in steps with a pause is taken from others, and so known to a fifth."""
+"""What is saved in steps with a pause is estimated from other steps, and so known to a fifth."""
 
 
 class Compared:
     """Compares what steps with lower clocks took, in s or J, with the control steps of the same period.
 
-    What is expected of each step's loads, which clocks do not change, is taken off on both sides, so that the steps'
-    data cancels; and so does what drifts over tens of steps. The error follows from the scatter of these differences;
-    it is at least that of control steps which scatter like the many others: rare events may be in none of the few.
+    What each step's loads make expected (at any clock) is subtracted on both sides, so that the steps' data cancels.
+    What drifts over tens of steps cancels, too. The error follows from the scatter of these differences. It is at least
+    as if control steps scattered like the many others, since none of the few may hold a rare event.
 
     Attributes:
         controls: Number of control steps of periods that are over.
@@ -119,12 +119,12 @@ class Compared:
     def __init__(self) -> None:
         self._period = self._periods = self.controls = 0
         self._low, self._control = np.zeros(6), np.zeros(6)  # of this period: see `add`
-        self._totals, self._products = np.zeros(4), np.zeros((3, 3))  # of those that are over: see `_end`
+        self._totals, self._products = np.zeros(4), np.zeros((3, 3))  # of periods that are over: see `_end`
         self._scatter: Array = np.zeros(3)
         self._paused = 0.0
 
     def add(self, value: float, expected: float, period: int, is_control: bool) -> None:
-        """Adds a step; no period comes back. If there was a pause in it, its value is unknown, NaN."""
+        """Adds a step; a period that is over does not come back. If there was a pause in the step, its value is NaN."""
         if not expected > 0 or not period:
             return
         if math.isnan(value):
@@ -147,9 +147,9 @@ class Compared:
         self._low, self._control = np.zeros(6), np.zeros(6)
 
     def _scatter_of_steps(self, controls: int) -> Array:
-        """The squares by which this period's steps with lower clocks differ from what is expected, and of how many.
+        """The squared differences of this period's steps with lower clocks from what is expected, and their number.
 
-        Then how often that variance is in the difference to this number of control steps.
+        The third number is how often that variance is in the difference to this number of control steps.
         """
         count, value, expected, squares, product, expected_squares = self._low
         ratio = value / expected if count else 0.0
@@ -171,7 +171,7 @@ class Compared:
         mean = value / expected - ratio
         weights: Array = np.array([1.0, -ratio, -mean])
         variance = float(weights @ self._products @ weights) * periods / (periods - 3)
-        # The steps of the period that goes on count against all control steps.
+        # The steps of the present period are compared with all control steps.
         off, known, often = map(float, self._scatter + self._scatter_of_steps(self.controls))
         if known:
             variance = max(variance, often * off / known)
@@ -187,17 +187,17 @@ class Compared:
 
 
 RECENT = 8
-"""Eight steps with lower clocks are compared with the last eight without: within twenty steps it is known whether a job
-that has become slower owes it to its clocks."""
+"""Eight steps with lower clocks are compared with the last eight without: within twenty steps it is known whether
+clocks have made a job slower."""
 _SLOWER = 0.02
-"""Relative: steps with lower clocks that are longer by more, and by more than `_ERRORS` errors, have become slower."""
+"""Relative: steps with lower clocks count as slower if they are longer by more than this and `_ERRORS` errors."""
 _ERRORS = 3.0
 _NORMAL = 1.4826
-"""Standard deviations of a normal distribution in its median absolute deviation."""
+"""The standard deviation of a normal distribution as a multiple of its median absolute deviation."""
 
 
 class Took(NamedTuple):
-    """How long a step took, and what it is compared with; `rest_s` of that is not the ranks' work in usual steps."""
+    """How long a step took, its loads, and how long steps usually take beside the ranks' work (`rest_s`)."""
 
     time_s: float
     rest_s: float
@@ -209,8 +209,8 @@ class Took(NamedTuple):
 
 
 class Pace:
-    """Notices steps that have become longer with lower clocks, within tens of steps: eight at the highest clock follow
-    them. If these are as long, something else is the cause; else clocks are.
+    """Notices steps that have become longer with lower clocks, within tens of steps: then eight steps at the highest
+    clock follow. If these are as long, something else is the cause; else clocks are.
     """
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class Pace:
         return self._to_check > 0
 
     def add(self, step: Took, model: LoadDurations | None, lowered: bool) -> float:
-        """Adds a step; returns by how much longer the last eight steps with lower clocks were for these, relative.
+        """Adds a step; returns by how much clocks made the last eight steps with lower clocks longer, relative.
 
         That is nearly always 0. `model` is what is expected of the step's work, None before that is known; `lowered`:
         whether a lane had a lower clock.
@@ -246,7 +246,7 @@ class Pace:
     def _slower(self, model: LoadDurations) -> float:
         """By how much longer the last steps with lower clocks were than the last ones without; 0 if that may be chance.
 
-        One model compares all of them: one that was learned between them knows more of some.
+        One model compares all steps: a model that was learned in between would know more of some of them.
         """
         if len(self._low) < RECENT or len(self._top) < RECENT:
             return 0.0
@@ -258,17 +258,17 @@ class Pace:
 
 
 _TELLING, _APART = 16, 2
-"""Ranks count as apart while in two of the last 16 steps that can tell a rank did not wait: ranks that wait after every
-second step show it in half of them, and one alone may be an error of measured times."""
+"""Ranks count as apart while a rank did not wait in two of the last 16 steps that can tell: ranks that wait after every
+second step show it in half of these, and a single step may be an error of measured times."""
 _EXACT_S, _EXACT = 0.005, 0.01
 """Begins and ends on several hosts are known to 5 ms and one percent of the step: less is taken for waiting."""
 
 
 class Waits:
-    """Follows the begins and ends of all ranks, of which those of one stage wait for each other.
+    """Follows the begins and ends of all ranks; ranks of one stage wait for each other.
 
     Attributes:
-        seen: The rank by which ranks counted as apart last, as text; empty if they never have.
+        seen: Which rank did not wait when ranks last began to count as apart, as text; empty if they never did.
     """
 
     def __init__(self, lanes: Sequence[int], stages: Sequence[int]) -> None:
@@ -287,7 +287,7 @@ class Waits:
         """Adds a step; returns by how much clocks have made training longer since the step before, in s.
 
         Args:
-            begins_s, next_s: When each rank has begun it and the next one; NaN where that is not known.
+            begins_s, next_s: When each rank has begun this step and the next one; NaN where that is not known.
             work_s: How long each rank worked.
             cost_s: By how much longer each lane's work was than it would have been at the highest clock.
         """

@@ -13,7 +13,7 @@ from pfo_fs.planner.plan import Plan
 from pfo_fs.planner.problem import Problem
 
 _BATCH = 4_000_000
-"""Instructions times combinations that are evaluated at once: about 100 MB."""
+"""At most this many instructions times combinations are evaluated at once: about 100 MB."""
 
 
 def all_maximum(problem: Problem) -> Plan:
@@ -37,8 +37,8 @@ def one_frequency(problem: Problem, deadline_s: float, straggler_s: float | None
 def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None = None) -> Plan:
     """One clock per stage: the best of two ways to choose them.
 
-    The ways: `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1), where for each forward time that a stage can
-    have, every stage runs at the slowest clock that keeps to this time; and one clock for all stages.
+    The first is `ZeusPerStage` of the Perseus paper (SOSP'24, section 6.1): for each forward time that a stage can
+    have, every stage runs at the slowest clock that keeps to this time. The second is one clock for all stages.
 
     Raises:
         Impossible: No combination is fast enough; or a stage lacks a clock that its instructions share.
@@ -76,7 +76,7 @@ class Combinations:
         return tuple(self._problem.table.mhz[number] for number in chosen[self._stages])
 
     def plan(self, solver: str, deadline_s: float, straggler_s: float | None, began: float) -> Plan:
-        """Returns the best combination as a plan; `began`: when the solver did, by `time.perf_counter`."""
+        """Returns the best combination as a plan; `began`: when the solver began, by `time.perf_counter`."""
         clocks_mhz = self.best(deadline_s, straggler_s)
         if clocks_mhz is None:
             best = float(min(self._times_s, default=float("inf")))
@@ -94,7 +94,7 @@ def equal_clocks(problem: Problem) -> Combinations:
 def stage_clocks(problem: Problem) -> Combinations:
     """For every time that a forward can take, each stage at its slowest clock within that time; and equal clocks.
 
-    The first instructions of a stage count where it has no forwards.
+    If a stage has no forwards, its first instruction by name takes their place.
     """
     table, same = problem.table, equal_clocks(problem)
     rows = [[row for row, kind in enumerate(table.kinds) if kind[0] == s] for s in range(problem.pipeline.num_stages)]

@@ -2,8 +2,8 @@
 
 The bare DAG (instructions and dependencies without delays) gives an iteration time that is a few percent too short.
 Missing are a delay on every dependency between two ranks, and a constant: gradient reduction, optimizer step, launch
-gaps. Only iterations whose critical paths cross between ranks a different number of times tell the two apart: a ridge
-keeps the delay short where they do not.
+gaps. The two can be told apart only by iterations whose critical paths cross between ranks a different number of times.
+Without such iterations, a ridge keeps the delay short.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pfo_fs.planner.pipeline import Pipeline
 from pfo_fs.planner.problem import Problem
 
 _USUAL_DELAY = 0.02
-"""Relative to the mean instruction: known beforehand of a delay is that it is about this long or shorter."""
+"""The fit assumes that a delay is at most about this share of the mean instruction's time."""
 _MODEL_ERROR = 0.002
-"""Relative: known beforehand of the error of a predicted iteration time."""
+"""The fit assumes that a predicted iteration time is wrong by about this share."""
 
 
 class Calibration(NamedTuple):
@@ -30,17 +30,17 @@ class Calibration(NamedTuple):
     overhead_s: float
 
     def problem(self, problem: Problem) -> Problem:
-        """Returns the problem with both."""
+        """Returns the problem with this delay and this overhead."""
         return replace(problem, pipeline=problem.pipeline.with_delay(self.delay_s), overhead_s=self.overhead_s)
 
 
 def calibrate(pipeline: Pipeline, times_s: Array, iteration_times_s: Array) -> Calibration:
     """Fits delay and overhead to measured iterations, if possible of different plans, by least squares.
 
-    Delays are known to be short beside instructions; this counts in the fit, and decides it where plans are alike.
+    The fit assumes that delays are short beside instructions. If plans are alike, this assumption decides.
 
     Args:
-        pipeline: The DAG of each of the iterations; delays that it has are replaced.
+        pipeline: The DAG of each of the iterations; its own delays are replaced.
         times_s: Durations of instructions, (nodes, iterations).
         iteration_times_s: Durations of whole iterations, (iterations,).
 
@@ -56,7 +56,7 @@ def calibrate(pipeline: Pipeline, times_s: Array, iteration_times_s: Array) -> C
     differences_s = longer_s - longer_mean_s
     ridge = (_MODEL_ERROR * float(iteration_times_s.mean())) ** 2  # decides where all iterations are alike
     slope = float(differences_s @ (missing_s - missing_mean_s)) / (float(differences_s @ differences_s) + ridge)
-    most = missing_mean_s / longer_mean_s if longer_mean_s else 0.0  # more would alone exceed the missing time
+    most = missing_mean_s / longer_mean_s if longer_mean_s else 0.0  # longer delays alone would exceed missing_s
     delays = float(np.clip(slope, 0.0, max(0.0, most)))
     return Calibration(delays * usual_s, max(0.0, missing_mean_s - delays * longer_mean_s))
 

@@ -15,8 +15,8 @@ class ClockTable:
 
     Costs are *effective* energies: the energy of an instruction beyond what a waiting GPU would take in the same time,
     at the blocking power (Perseus, SOSP'24, section 3.2). Where clock changes cost no time, plans do not use a clock
-    that is slower and costs no less than another one, so that costs fall as times rise. Where they cost time, such a
-    clock can save a change, so plans may use all.
+    that is slower than another one and costs as much or more, so that costs fall as times rise. Where they cost time,
+    such a clock can save a change, so plans may use all.
 
     Attributes:
         kinds: (stage, instruction) of each row, sorted.
@@ -28,9 +28,9 @@ class ClockTable:
         ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
         options: For each kind, the clocks that plans may use, by rising time, filled up with -1, (kinds, most clocks).
-        useful: For each kind, the clocks that no other one beats in both time and cost.
+        useful: For each kind, the clocks that no other clock beats in both time and cost.
         nearest: The measured clock that is nearest to each clock, (kinds, clocks).
-        below: The highest measured clock that is not above each clock; the lowest one where there is none.
+        below: The highest measured clock that is not above each clock; if there is none, the lowest measured one.
         max_clock: The max clock of each kind, (kinds,).
         hulls: For each kind, the ratios and costs on the lower convex hull, from the fastest point on to the one that
             costs least; the linear program interpolates between them.
@@ -76,11 +76,11 @@ class ClockTable:
             self.hulls.append((times_s / full_s, costs_j / full_s))
 
     def wrong(self, kind: Array, low: Array, high: Array) -> tuple[Array, Array]:
-        """Returns the time in s of instructions that run at a higher clock than theirs, and the energy in J it adds.
+        """Returns the time in s of instructions at a higher clock than planned, and the energy in J that this adds.
 
         Args:
-            low: The clocks of the instructions; the nearest one counts where it was not measured.
-            high: The higher clocks; the highest measured one below counts where it was not measured.
+            low: The planned clocks; the nearest measured clock counts where one was not measured.
+            high: The higher clocks; the highest measured clock below counts where one was not measured.
         """
         low, high = self.nearest[kind, low], self.below[kind, high]
         return self.time_s[kind, high], np.maximum(0.0, self.cost_j[kind, high] - self.cost_j[kind, low])

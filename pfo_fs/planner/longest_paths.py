@@ -1,9 +1,9 @@
 """Longest paths through a DAG for many sets of durations at once: arrays with a row per node and a column per set.
 
 Walks go level by level; nodes of one level do not depend on each other. A level takes about the same time for one
-column as for fifty. Of several nodes that another one waits for, the one that is ready last counts. With a blur above
-zero, two of them count in part where they are ready at nearly the same time: the length is then a little longer, but
-smooth in the durations.
+column as for fifty. If a node waits for several nodes, the one that is ready last decides. With a blur above zero, two
+nodes that are ready at nearly the same time both decide in part: the length is then a little longer, but smooth in the
+durations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pfo_fs.arrays import Array, np
 
 Neighbours = list[list[tuple[int, float]]]
-"""For each node, (node, delay in s) of others."""
+"""For each node, its neighbours as (node, delay in s)."""
 
 _BEFORE_ALL_S = -1e9
 """A missing neighbour counts as ready at this time, before all others."""
@@ -26,7 +26,7 @@ class _Side(NamedTuple):
     """Column k of the lists of neighbours of a level's nodes: the k-th neighbour of each node.
 
     Attributes:
-        at: The neighbours; the number of nodes where there is none, (n,).
+        at: The neighbours, (n,); where a node has none, the number of nodes of the DAG.
         delay_s: Delays between the node and this neighbour, (n, 1).
         place: The node's index in that neighbour's own list, (n,).
     """
@@ -41,8 +41,8 @@ class Level(NamedTuple):
 
     Attributes:
         nodes: The nodes, (n,).
-        before: The nodes that each of them waits for, place by place.
-        after: The nodes that wait for each of them.
+        before: The neighbours that each node waits for: its first one, its second one, ...
+        after: The neighbours that wait for each node, likewise.
     """
 
     nodes: Array
@@ -67,12 +67,12 @@ class LongestPaths:
     """A DAG.
 
     Args:
-        order: The nodes; each comes after those that it waits for.
+        order: The nodes; each comes after the nodes that it waits for.
         edges: (node, node that waits for it, delay in s between them).
 
     Attributes:
-        levels: The nodes by the longest path to them.
-        last_nodes: Those that no other one waits for.
+        levels: The nodes, by the number of nodes on the longest path to them.
+        last_nodes: The nodes that no other node waits for.
     """
 
     def __init__(self, order: Sequence[int], edges: Iterable[tuple[int, int, float]]) -> None:
@@ -139,7 +139,7 @@ class LongestPaths:
         return Ends(ends[:-1], counts)
 
     def walk(self, durations_s: Callable[[Array, Array], Array], nodes: int, columns: int) -> None:
-        """Walks from the first nodes to the last, and gives nodes the durations that depend on when they can begin.
+        """Walks from the first nodes to the last, and gives each node a duration that depends on when it can begin.
 
         Args:
             durations_s: Returns the durations in s, given some nodes and when they can begin in s, (n, columns).
@@ -153,7 +153,7 @@ class LongestPaths:
         """Returns the derivative of a quantity by each node's duration, per s, (nodes, columns).
 
         Args:
-            last: Its derivative by the end of each of `last_nodes`, per s, (last nodes, columns).
+            last: The quantity's derivative by the end of each of `last_nodes`, per s, (last nodes, columns).
         """
         weights = np.zeros(ends.shares.shape[1:])
         weights[self.last_nodes] = last
@@ -165,7 +165,7 @@ class LongestPaths:
         return weights[:-1]
 
     def latest(self, times_s: Array, deadlines_s: Array) -> Array:
-        """Returns when nodes must have ended so that all end in time, in s, (nodes, columns).
+        """Returns for each node the latest end with which all nodes end in time, in s, (nodes, columns).
 
         Args:
             deadlines_s: When the last node of each column must have ended, in s.
@@ -180,7 +180,7 @@ class LongestPaths:
 
 
 def neighbours(nodes: int, edges: Iterable[tuple[int, int, float]]) -> tuple[Neighbours, Neighbours]:
-    """Returns for each node those that it waits for, and those that wait for it."""
+    """Returns for each node the nodes that it waits for, and the nodes that wait for it."""
     before: Neighbours = [[] for _ in range(nodes)]
     after: Neighbours = [[] for _ in range(nodes)]
     for first, then, delay_s in edges:

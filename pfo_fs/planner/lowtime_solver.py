@@ -37,7 +37,7 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
         unit_time_s: Time by which an iteration gets shorter from one plan to the next, in s.
 
     Yields:
-        The iteration time in s that lowtime computes for a plan, and the plan, which has the exact one.
+        The iteration time in s that lowtime computes for a plan, and the plan, which has the exact time.
 
     Raises:
         ConfigError: lowtime is not installed, or it cannot express the problem.

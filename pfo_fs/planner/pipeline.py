@@ -85,7 +85,7 @@ class Pipeline:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, float], ...]:
-        """(before, after, delay in s) as nodes: the order within ranks, then dependencies that it does not imply."""
+        """(before, after, delay in s) as nodes: the order within ranks, then the dependencies beyond this order."""
         edges: dict[tuple[int, int], float] = {}
         rank_of: list[int] = []
         for rank, (first, end) in enumerate(pairwise(self.first_nodes)):
@@ -101,7 +101,7 @@ class Pipeline:
 
     @cached_property
     def topological(self) -> tuple[int, ...]:
-        """The nodes in an order in which each comes after those that it waits for."""
+        """The nodes in an order in which each node comes after the nodes that it waits for."""
         before, after = neighbours(len(self.instructions), self.edges)
         waiting = [len(own) for own in before]
         order = [node for node, count in enumerate(waiting) if count == 0]
@@ -133,7 +133,7 @@ class Pipeline:
 
 
 def stage_dependencies(orders: Iterable[Sequence[Instruction]]) -> tuple[Dependency, ...]:
-    """Returns the dependencies of training with pipeline parallelism; they do not depend on the order of the ranks.
+    """Returns the dependencies of training with pipeline parallelism; they are the same for all orders within ranks.
 
     A forward waits for the forward of the stage before. The instruction that computes a stage's input gradient
     (`backward`, `backward_input` or `forward_backward`) waits for that of the stage behind, for its own forward, and
@@ -194,10 +194,9 @@ _TORCH_NAMES = {
 def pipeline_from_torch(schedule: object) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
-    The function reads the schedule's `pipeline_order`, which holds the actions of all ranks on every rank; where there
-    is one, `pipeline_order_with_comms`, which is what runs then, also if it was loaded from a file. Where a
-    stage's micro-batches are not numbered 0 to n - 1 (the last rank of `Schedule1F1B` in torch 2.13), they are numbered
-    in their order.
+    It reads `pipeline_order_with_comms` if the schedule has it, since that is then what runs, also if it was loaded
+    from a file; else `pipeline_order`, which holds the actions of all ranks on every rank. A stage's micro-batches that
+    are not numbered 0 to n - 1 (last rank of `Schedule1F1B` in torch 2.13) are numbered in order.
 
     Raises:
         PlanError: The schedule has no `pipeline_order`, or that holds nothing to compute.

@@ -9,11 +9,11 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.planner.pipeline import Instruction, Pipeline, pipeline_from_orders
 
 Order: TypeAlias = "list[Instruction]"
-"""The instructions of a rank. Functions take the rank, and the numbers of ranks, stages and micro-batches."""
+"""A rank's instructions. Functions below take the rank, and the numbers of ranks, stages and micro-batches."""
 
 
 def _alternating(warm_up: int, total: int, nth: Callable[[str, int], Instruction]) -> Order:
-    """Forwards to warm up, then a forward and a backward in turn, then the other backwards."""
+    """Forwards to warm up, then a forward and a backward in turn, then the remaining backwards."""
     order = [nth("forward", number) for number in range(warm_up)]
     for number in range(total - warm_up):
         order += [nth("forward", warm_up + number), nth("backward", number)]
@@ -145,7 +145,7 @@ SCHEDULES: dict[str, Callable[[int, int, int, int], Order]] = {
 }
 
 _MOST_PASSES = 200_000
-"""Stages x micro-batches, three times 64 x 1,000: a larger pipeline is a mistake, and would fill the memory."""
+"""At most this many stages x micro-batches (three times 64 x 1,000): more is a mistake, and would fill the memory."""
 
 
 def make_pipeline(schedule: str, num_stages: int, num_microbatches: int, *, num_ranks: int | None = None) -> Pipeline:

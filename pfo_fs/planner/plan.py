@@ -24,7 +24,7 @@ class Plan:
         solver: Name of the solver that found the plan.
         deadline_s: The longest iteration time that was allowed, in s.
         straggler_s: The iteration time in s that the pipeline has to wait for in any case, or None.
-        lower_bound_j: No plan within the deadline takes less energy, in J; None where it was not computed.
+        lower_bound_j: Lower bound of the energy of all plans within the deadline, in J; None if it was not computed.
         seconds: Time that the solver needed, in s.
         free: Clock changes of the plan that ignores their cost; only for solver "lp".
         limited: Whether drivers could make no more clock changes; only for solver "lp".
@@ -131,7 +131,7 @@ class Plan:
         return [pairs[first:end] for first, end in pairwise(self.problem.pipeline.first_nodes)]
 
     def schedules(self) -> list[FrequencySchedule]:
-        """One schedule per rank of the pipeline, as training runs it; with stages where a rank holds several."""
+        """One schedule per rank of the pipeline, as training runs it; with stages if the rank holds several."""
         result = []
         for rank, order in enumerate(self.orders()):
             stages = [instruction.stage for instruction, _ in order]

@@ -27,9 +27,9 @@ by this many plans."""
 _WALKS = 500
 """The most walks of a descent: more save less than 0.02 %."""
 _CLOSE_ENOUGH = 0.003
-"""Relative: where clock changes cost something, the search is thorough if a plan takes more than the bound by this."""
+"""If changes cost something and a plan exceeds the lower bound by more than this share, the search is thorough."""
 _SHORT_ENOUGH = 0.0005
-"""Relative: the search ends this close to the shortest iteration that the relaxation allows, or that plans have."""
+"""Relative: the search ends with a plan this close to the longest time that the relaxation or plans show too short."""
 
 MAX_POINTS = 100_000
 _CHUNK_NODES = 50_000
@@ -55,7 +55,7 @@ class Planner:
 
     @cached_property
     def _simple_clocks(self) -> tuple[Combinations, Combinations]:
-        # Of a rank with several stages, one clock per stage makes changes, and one clock for all makes none.
+        # On a rank with several stages, one clock per stage needs changes; one clock for all stages needs none.
         return stage_clocks(self.problem), equal_clocks(self.problem)
 
     @cached_property
@@ -75,7 +75,7 @@ class Planner:
         problem = self.problem
         if problem.switch_costs.none:
             return max(self.fastest_s, problem.played(problem.cheapest_mhz).mean_s)
-        # A clock that costs more than a higher one can be part of the best plan: where it saves a change.
+        # A clock that costs more than a higher one can be part of the best plan if it saves a change.
         longest_s = np.where(problem.table.offered, problem.table.time_s, 0.0).max(axis=1)
         return problem.iteration_time_s(longest_s[problem.table.kind])
 
@@ -97,14 +97,14 @@ class Planner:
 
         Args:
             deadline: The longest iteration time, in s.
-            slowdown: The same as a multiple of the fastest plan's, 1.0 or more.
+            slowdown: The same as a multiple of the fastest plan's iteration time, 1.0 or more.
             straggler: Iteration time in s of another pipeline, for which this one waits at the end of every iteration.
                 Energies are then over that time, so that slower clocks save energy even where a plan for a deadline
                 would end sooner (T' in Perseus, SOSP'24, section 4).
             power: The highest average power of the pipeline, in W, over all its GPUs.
 
         Raises:
-            ConfigError: None of them, or more than one, is given.
+            ConfigError: Not exactly one of them is given.
             Impossible: No plan fulfils the request; the message says what is possible.
         """
         given = {"deadline": deadline, "slowdown": slowdown, "straggler": straggler, "power": power}
@@ -145,7 +145,7 @@ class Planner:
         of a percent. The lower bounds are valid for these plans as for single ones.
 
         Args:
-            straggler: Whether they are iteration times of other pipelines, as in `at(straggler=...)`.
+            straggler: Whether the deadlines are iteration times of other pipelines, as in `at(straggler=...)`.
 
         Raises:
             Impossible: A deadline is shorter than the fastest plan's iteration.
@@ -180,7 +180,7 @@ class Planner:
     def _clocks(
         self, relaxed: Sequence[Relaxed], targets_s: Sequence[float], straggler: bool
     ) -> Sequence[tuple[tuple[int, ...], SwitchLoad | None, bool]]:
-        """Real clocks within their targets, and what keeps them from more changes, as for `reason`."""
+        """For each target, real clocks within it, and `free` and `limited` as for `reason`."""
         problem = self.problem
         waiting_w = 0.0 if straggler else problem.waiting_power_w
         free = self._rounder.clocks_mhz(relaxed, targets_s, waiting_w)
@@ -199,7 +199,7 @@ class Planner:
         return chosen
 
     def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
-        """Simple plans, some of which may be late: no plan takes more energy than the best of them."""
+        """Simple plans, some of which may be late. With them, no result takes more energy than the best of them."""
         problem = self.problem
         straggler_s = target_s if straggler else None
         found = [each.best(target_s, straggler_s) for each in self._simple_clocks]
@@ -227,7 +227,7 @@ class Planner:
         return plan.replace(straggler_s=None, deadline_s=plan.iteration_time_s, lower_bound_j=bound)
 
     def _shortest(self, power_w: float, longest: Plan) -> Plan:
-        """The shortest plan found that draws no more than `power_w` on average; `longest` is one that does not."""
+        """The shortest plan found that draws at most `power_w` on average; `longest` is a plan within this limit."""
 
         def is_within(energy_j: float, length_s: float) -> bool:
             return energy_j <= power_w * length_s
@@ -271,7 +271,7 @@ def even_deadlines(planner: Planner, points: int) -> list[float]:
 
 
 def solve_frontier(problem: Problem, deadlines_s: Sequence[float]) -> Iterator[Plan]:
-    """Plans for many deadlines, and yields the plan of each different deadline (s) from the shortest to the longest.
+    """Makes plans for many deadlines, and yields one for each different deadline (s), from the shortest to the longest.
 
     Raises:
         Impossible: A deadline is shorter than the fastest plan's iteration.

@@ -32,7 +32,7 @@ class Problem:
         switch_costs: What it costs when two instructions in a row run at different clocks.
         gpus_per_rank: Number of GPUs that share a rank's work (tensor parallelism); energies and powers are sums over
             them.
-        wider: A profile with more clocks. New plans use only those of `profile`; plans that exist may hold these.
+        wider: A profile with more clocks. New plans use only the clocks of `profile`; older plans may hold these too.
 
     Raises:
         PlanError: The profile lacks an instruction that the pipeline runs.
@@ -68,7 +68,7 @@ class Problem:
 
     @cached_property
     def before(self) -> Neighbours:
-        """For each node, (node, delay in s) of those that it waits for."""
+        """For each node, the nodes that it waits for, as (node, delay in s)."""
         return neighbours(len(self.pipeline.instructions), self.pipeline.edges)[0]
 
     @property
@@ -103,7 +103,7 @@ class Problem:
         return tuple(found)
 
     def iteration_time_s(self, times_s: Sequence[float]) -> float:
-        """Returns the iteration time from the duration of each node, both in s; all begin as early as possible."""
+        """Returns the iteration time from each node's duration, both in s; all nodes begin as early as possible."""
         return float(self.paths.ends(np.array(times_s)[:, None]).ends_s.max()) + self.overhead_s
 
     @cached_property
@@ -117,7 +117,7 @@ class Problem:
         return Scenarios(self, self.table.full_s[self.table.kind][None, :, None], [0])
 
     def played(self, frequencies_mhz: Sequence[int]) -> Played:
-        """Returns what these clocks in MHz, one for each node, make of iterations that are all alike.
+        """Returns time and energy of iterations that are all alike, at one clock in MHz for each node.
 
         Raises:
             PlanError: A clock was not measured for its instruction.

@@ -29,7 +29,7 @@ Kind: TypeAlias = tuple[int, str]
 """(stage, instruction): instructions of one kind differ in their micro-batch only, and share their options."""
 
 _MOST_SCATTER = {"time": 0.15, "energy": 0.25}
-"""Standard deviation of the rows of one key, relative, that can be noise."""
+"""The largest standard deviation of the rows of one key that can be noise, relative to their mean."""
 _OTHER_UNIT = 100.0
 """Values of one key that differ by a larger factor are in several units."""
 _JUMP = 2.0
@@ -91,7 +91,7 @@ def blocking_power_w(gpu_name: str) -> float:
     """Returns the published blocking power of a GPU, in W.
 
     Args:
-        gpu_name: The name from NVML (NVIDIA's driver library), "NVIDIA A100-SXM4-80GB", or only "A100".
+        gpu_name: The name from NVML (NVIDIA's driver library), such as "NVIDIA A100-SXM4-80GB", or only "A100".
 
     Raises:
         ConfigError: No blocking power is published for this GPU.
@@ -110,7 +110,7 @@ def read_profile(path: str | os.PathLike[str], text: str | None = None) -> Profi
     """Reads a profile CSV, in any form of `profile_csv`; rows of one (stage, instruction, frequency) are averaged.
 
     Args:
-        path: The file; with `text`, which is then its content, the begin of messages.
+        path: The file; if its content is given as `text`, only the name at the begin of messages.
 
     Raises:
         PlanError: The file cannot be read; a row cannot be right (the message names row and column); values of one
@@ -149,9 +149,9 @@ def _refuse_mixtures(table: DataFrame, means: DataFrame, spreads: DataFrame, sou
 
 
 def _refuse_jumps(stage: int, instruction: str, measured: Sequence[Measurement], source: str) -> None:
-    """Refuses a clock whose time or power is beside that of the next one by more than any GPU's: a slip, or a unit.
+    """Refuses a clock whose time or power cannot be true beside that of the next clock: a slip, or another unit.
 
-    Time rises at most as the clock falls, and does not fall much; power falls at most with its fourth power.
+    If the clock falls, time rises at most in proportion and hardly falls; power falls at most with its fourth power.
     """
     for above, below in pairwise(measured):
         lower = below.frequency_mhz / above.frequency_mhz

@@ -1,8 +1,8 @@
-"""Splits each rank's instructions into runs of one clock, at least cost, near the durations of a relaxation.
+"""Splits each rank's instructions into runs of one clock, as cheap as possible, near the durations of a relaxation.
 
 Each clock of an instruction has a value: its energy, plus the price of the time that it adds to the mean iteration
 while all other instructions keep the relaxation's durations. Dynamic programming finds the clocks of each rank that
-cost least, changes included, in which each run lasts until the drivers can make the next change.
+cost least, changes included. Each run lasts long enough for the drivers to make the next change.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _NEVER = float("inf")
 _CLOSE = 1e-9
-"""A ratio that differs by less from a corner of the hull counts as that corner."""
+"""A ratio that differs from a corner of the hull by less than this counts as that corner."""
 _BEND = 16.0
-"""Ratios far from the relaxation's get an extra quadratic cost, this many times the hull's mean bend: all nodes move at
-once, which per-node values miss. From 4 to 64, plans for real jobs save alike within 0.03 points; where clocks act
-10 ms late, within 0.5."""
+"""Ratios far from the relaxation's get an extra quadratic cost, this many times the hull's mean bend: the values of
+single nodes miss that all nodes move at once. With factors from 4 to 64, plans for real jobs save the same within 0.03
+points; where clocks act 10 ms late, within 0.5."""
 _MOST_CLOCKS = 64
-"""Of more clocks, every second or third one is tried: the search's time grows with the square of their number."""
+"""If there are more clocks, every second or third is tried: the search's time grows with the square of their number."""
 _EPSILON_S = 1e-12
 
 
@@ -57,7 +57,7 @@ class RankRuns:
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
 
     def _hull_prices(self, price_w: float) -> Array:
-        """For each node, the price of time (J/s) at which its ratio is optimal; of several, that next to its paths'."""
+        """Per node, a price of time (J/s) that makes its ratio optimal: of several, that nearest its paths' price."""
         scenarios, ratios = self._scenarios, self._ratios
         prices_w = price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):
@@ -90,7 +90,7 @@ class RankRuns:
         return found
 
     def _cheapest(self, first: int, end: int, group: int, values_j: Array, change_price_j: float) -> Array:
-        """The clocks of the nodes from `first` to `end` that cost least, as positions among those that are tried."""
+        """The clocks of the nodes from `first` to `end` that cost least, as positions in `_clocks`."""
         shortest_s = self._scenarios.run_margin * self._scenarios.shortest_s[:, self._clocks]
         needed = nodes_needed(self._own_s[first:end, group], shortest_s)
         if self._free:
@@ -112,12 +112,12 @@ def _bend(ratios: Array, costs: Array) -> float:
 
 
 def nodes_needed(times_s: Array, shortest_s: Array) -> Array:
-    """Returns the fewest instructions of runs, for `cheapest`; waiting does not count, as it only makes runs longer.
+    """Returns how many instructions a run needs, for `cheapest`; waiting does not count, as it only makes runs longer.
 
     Args:
-        times_s: Time of each instruction at each clock, in s; infinite where it was not measured: then the shortest
-            counts, (instructions, clocks).
-        shortest_s: The shortest run at each clock: [0] begun by a change up, [1] by one down, (2, clocks).
+        times_s: Time of each instruction at each clock, in s; infinite where it was not measured (there, the
+            instruction's shortest time counts), (instructions, clocks).
+        shortest_s: The shortest run at each clock, in s: [0] begun by a change up, [1] by a change down, (2, clocks).
     """
     known_s = np.where(np.isfinite(times_s), times_s, times_s.min(axis=1, keepdims=True))
     total_s = np.vstack([np.zeros((1, known_s.shape[1])), known_s.cumsum(axis=0)])
@@ -137,21 +137,21 @@ def cheapest(values_j: Array, needed: Array, changes_j: Array) -> Array | None:
         values_j: The cost of each instruction at each clock (rising), in J; infinite where it cannot be used,
             (instructions, clocks).
         needed: The fewest instructions of a run that begins with each instruction at each clock: [0] by a change up,
-            [1] by one down, (2, instructions, clocks).
+            [1] by a change down, (2, instructions, clocks).
         changes_j: What a change before each instruction but the first costs, from the clock of the row to that of the
             column, in J, (instructions - 1, clocks, clocks) or what broadcasts to it.
     """
     count, clocks = values_j.shape
     place = np.arange(clocks)
     unknown = ~np.isfinite(values_j)
-    # Sums over the instructions before each one: of costs, and of the number of those that cannot be used.
+    # Sums over the instructions before each instruction: the costs, and how many of them cannot use the clock.
     total_j, missing = np.zeros((count + 1, clocks)), np.zeros((count + 1, clocks), int)
     np.cumsum(np.where(unknown, 0.0, values_j), axis=0, out=total_j[1:])
     np.cumsum(unknown, axis=0, out=missing[1:])
     only_up = np.where(place[:, None] < place, 0.0, _NEVER)
     only_down = only_up.T
-    # For each instruction and clock: the least cost up to it if a run at that clock may end there; where the last run
-    # begins, and the clock before that.
+    # For each instruction and clock: the least cost up to it if a run at that clock may end there; where this run
+    # begins, and the clock before this run.
     least = np.full(values_j.shape, _NEVER)
     begins, before = np.zeros(values_j.shape, int), np.zeros(values_j.shape, int)
 

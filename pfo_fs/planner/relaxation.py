@@ -50,7 +50,7 @@ class Relaxed:
 
 
 class Relaxation:
-    """The linear program of some scenarios; each call of `solve` begins from the last one's basis.
+    """The linear program of some scenarios; each call of `solve` begins from the basis of the call before.
 
     Args:
         scenarios: The scenarios. In the program, clock changes cost nothing, so that its bound holds for all plans.
@@ -79,7 +79,7 @@ class Relaxation:
         self._highs = self._new_solver()
 
     def _build(self, edges: Array) -> None:
-        """Makes the rows: nodes end after those that they wait for, iterations after the last nodes, all in time."""
+        """Makes the rows: a node ends after the nodes it waits for, an iteration after its last nodes, all in time."""
         scenarios, before = self._scenarios, self._scenarios.problem.before
         group_of, columns = scenarios.group_of, len(scenarios.group_of)
         column, last = np.arange(columns), scenarios.paths.last_nodes

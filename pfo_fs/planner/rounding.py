@@ -6,7 +6,7 @@ DAG is walked forwards and backwards in turn at a price of time that falls to no
 the nodes before and behind it, each node gets the cheapest one at that price, so that free time goes first to the nodes
 where it saves most.
 
-This begins once in each direction, and the better result is kept. All of it is deterministic, and done for many
+The walks begin once in each direction, and the better result is kept. All of it is deterministic, and done for many
 deadlines at once: a frontier of 100 plans takes a few times as long as one.
 
 Where instructions are few, a single option makes a large step, and the walks leave some time unused. So small pipelines
@@ -29,26 +29,26 @@ FALLING_SHARES = (0.97, 0.9, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0)
 _EXCHANGE_SHARES = FALLING_SHARES[1::2]
 """The same for exchanges, which begin with real options."""
 _MOST_TOGETHER = 2
-"""An exchange gives this many instructions another option."""
+"""An exchange gives at most this many instructions another option."""
 _MOST_EXCHANGED = 3_000_000
 """Exchanges walk through at most this many options for all targets together, which takes some 0.1 s. That allows all
-exchanges of 24 instructions with 3 options, and none of 96 instructions with 29 options; plans of the latter are within
-0.02 % of the least energy without them."""
+exchanges of 24 instructions with 3 options, and none of 96 instructions with 29 options; without exchanges, plans of
+the latter are within 0.02 % of the least energy."""
 _SAVES = 1e-9
 """Relative: an exchange that saves less does not help."""
 _CLOSE = 1e-9
 """A plan may exceed the relaxation's makespan by this share."""
 _EPSILON_S = 1e-12
 _SHORTENINGS = (1e-13, 1e-12, 1e-10, 1e-8)
-"""Relative: assignments that exceed the deadline by rounding errors are planned for a deadline that is shorter by
-this."""
+"""If an assignment exceeds the deadline by rounding errors, deadlines that are shorter by these shares are tried in
+turn."""
 
 
 class Rounder:
     """Finds real clocks for a problem as if clock changes cost nothing, for many deadlines at once.
 
     Args:
-        problem: A problem in which they cost nothing.
+        problem: A problem in which clock changes cost nothing.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -93,7 +93,7 @@ class Rounder:
         ]
 
     def round(self, relaxed: Sequence[Relaxed], deadlines_s: Sequence[float]) -> Array:
-        """Returns an assignment for each deadline, as columns of options, with a makespan within it.
+        """Returns for each deadline an assignment with a makespan within it, as a column of options.
 
         Args:
             deadlines_s: The longest makespans in s, without the overhead; the fastest plan's or longer.
@@ -113,7 +113,7 @@ class Rounder:
         return options[:, costs.argmin(axis=0) * len(deadlines_s) + np.arange(len(deadlines_s))]
 
     def _exchange_size(self, together: int = 1) -> int:
-        """How many options all exchanges of so many instructions at once walk through."""
+        """How many options all exchanges of `together` instructions walk through."""
         nodes, most = len(self._kind), self._times_s.shape[1]
         others = int((self._problem.table.options[self._kind] >= 0).sum()) - nodes
         return comb(others, together) * nodes * int(most)
@@ -152,7 +152,7 @@ class Rounder:
         return float(least), options
 
     def _values_j(self, options: Array, target_s: float, waiting_w: float) -> Array:
-        """The effective energy of assignments with that of waiting, in J; infinite if an iteration is too long."""
+        """The effective energy of assignments plus that of waiting, in J; infinite if an iteration is too long."""
         lengths_s = self._makespans_s(options) + self._problem.overhead_s
         costs_j = self._costs_j[self._kind[:, None], options].sum(axis=0)
         return np.where(lengths_s <= target_s, costs_j + waiting_w * lengths_s, np.inf)
@@ -177,12 +177,12 @@ class Rounder:
         return targets
 
     def _walk(self, view: LongestPaths, latest: Array, prices: Array, pinned: Array | None = None) -> Array:
-        """Gives each node, of the options that end by `latest`, the cheapest at its price of time; returns options.
+        """Returns an option for each node: of those that end by `latest`, the cheapest at the node's price of time.
 
-        Where `pinned` is given and not negative, nodes get that option.
+        If `pinned` is given, a node whose entry is not negative gets the option of that number.
         """
         options = np.empty(latest.shape, int)
-        slower = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # prefers the slower of equals
+        slower = 1e-10 * np.arange(self._times_s.shape[1])[None, :, None]  # of equal options, the slower one
 
         def cheapest(nodes: Array, start: Array) -> Array:
             kinds = self._kind[nodes]

@@ -2,8 +2,8 @@
 
 A move gives a run of one clock, the begin or end of it, or a single instruction another clock. What it does to the mean
 time is foreseen from the longest paths, blurred a little, and from the slack of the instruction alone. Many moves are
-made at once; if they do not do together what they were to do, half of them are. In turns the plan gets a little too
-slow, by the moves that save most, and fast enough again, by those that cost least: what remains are good exchanges.
+made at once; if together they do not help, only the better half is made, and so on. In a turn the moves that save most
+make the plan a little too slow; then those that cost least make it fast enough again. So good exchanges remain.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
 _SWINGS = (1e-4, 3e-5)
-"""Relative: by how much a plan gets too slow in a turn; each is repeated as long as it helps."""
+"""Relative: by how much a plan gets too slow in a turn; turns with each number are repeated as long as they help."""
 _LONG_SWINGS = (2e-3, 5e-4, *_SWINGS)
 """The same where clock changes cost something, and single moves are larger."""
 _MOST_TURNS = 4
 _BLUR = 3e-4
-"""Share of the makespan: paths that are shorter than the longest by less count in part."""
+"""Paths that are shorter than the longest by less than this share of the makespan count in part."""
 _STEPS = (1, 2, 4, 8)
 """Moves go this many clocks up or down."""
 _PART = 3
@@ -30,20 +30,20 @@ _PART = 3
 _AT_ONCE = 0.5
 """In one round, moves are made until they are foreseen to use this share of the time that is missing or left."""
 _FEW = 5e-5
-"""Relative: what is missing last is won at once."""
+"""If less than this share of the iteration time is missing, moves are to win all of it at once."""
 _TIMES = (1, 4, 16, 64, 256)
-"""If the foreseen moves win no time, these multiples of them are tried in turn."""
+"""If moves for the missing time win none, moves for these multiples of it are tried in turn."""
 _ALONE = 64
-"""If no moves together win time, as many of them are tried alone: plans on busy nodes save up to 0.05 points more."""
+"""If no moves together win time, up to this many are tried alone: plans on busy nodes save up to 0.05 points more."""
 _SKIPPED = (0, 4, 32)
 """If moves to lower clocks save nothing, this many of the best ones are left out: plans save 0.03 points more."""
 _MOST_ROUNDS = 60
-"""Rounds of half a turn."""
+"""A turn makes a plan slower, and then faster, in at most this many rounds each."""
 MOST_WALKS, _CELLS = 1_000, 4e7
-"""The most walks through all scenarios in which plans get slower, and the most instructions that they walk through:
-some seconds."""
+"""Plans get slower in at most this many walks through all scenarios, and this many instructions in all walks: some
+seconds."""
 _ROUND_WALKS = 4
-"""Walks of a round before it tries moves."""
+"""Before a round tries moves, it takes the time of this many walks."""
 _SAVES = 1e-6
 """Relative: a turn that saves less does not help."""
 _WINS = 1e-12
@@ -72,7 +72,7 @@ class ScenarioDescent:
 
     Args:
         whole_ranks: Whether all instructions of a rank keep to one clock.
-        waiting_w: Power of waiting for what takes longer, in W; None: that of all GPUs.
+        waiting_w: Power of waiting that counts over the mean iteration time, in W; None: that of all GPUs.
         most_walks: The most walks through all scenarios in which plans get slower.
     """
 
@@ -92,7 +92,7 @@ class ScenarioDescent:
         self._rank = np.array([rank for rank, (first, end) in enumerate(self._spans) for _ in range(first, end)])
         table = scenarios.table
         self._options = table.options
-        self._place = np.full(table.ratio.shape, -1)  # of each clock among the options; -1 where it is none
+        self._place = np.full(table.ratio.shape, -1)  # of each clock in `_options`; -1: not in it
         row, place = (table.options >= 0).nonzero()
         self._place[row, table.options[row, place]] = place
         # The columns of each group; the last column stands for none.
@@ -109,7 +109,7 @@ class ScenarioDescent:
         self._walks_left = 0
 
     def value(self, played: Played) -> tuple[int, float]:
-        """Returns how good a plan is, the smaller the better: what the drivers cannot do, and energy in J."""
+        """Returns how good a plan is, the smaller the better: `violations` of the drivers' limits, and energy in J."""
         return played.violations, played.effective_j + self._waiting_w * played.mean_s
 
     def improve(self, clocks: Array, mean_s: float) -> Played | None:
@@ -155,7 +155,7 @@ class ScenarioDescent:
             order = with_gain.nonzero()[0][price.argsort(kind="stable")]
             # Where several paths are equally long, only several moves together win time.
             together = (self._made(present, moves, order, times * share * missing_s, mean_s) for times in _TIMES)
-            # Where the drivers cannot make the first moves, one of the others may do.
+            # If the drivers cannot make the first moves, one of the others may help.
             alone = (self._made(present, moves, order[at : at + 1], 0.0, mean_s) for at in range(1, _ALONE))
             found = next((plan for plan in chain(together, alone) if plan is not None), None)
             if found is None:
@@ -266,7 +266,7 @@ class ScenarioDescent:
             ends_s: When nodes end, in s, if that is known.
 
         Returns:
-            By how much it grows with ratios, in s, (nodes, groups); the slack of the nodes in s, (nodes, columns).
+            By how much the mean time grows with ratios, in s, (nodes, groups); the nodes' slack in s, (nodes, columns).
         """
 
         scenarios = self._scenarios

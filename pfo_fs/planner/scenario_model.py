@@ -105,7 +105,7 @@ class Scenarios:
 
     @cached_property
     def shortest_s(self) -> Array:
-        """How long runs at each clock last at least, in s: those that begin with a change up, and down, (2, clocks)."""
+        """The shortest run at each clock, in s: [0] begun by a change up, [1] by a change down, (2, clocks)."""
         costs = self.problem.switch_costs
         found = np.array([[costs.shortest_run_s(down, mhz) for mhz in self.table.mhz] for down in (False, True)])
         return found
@@ -121,7 +121,7 @@ class Scenarios:
         return self.by_group(self.durations_s)
 
     def recombined(self, count: int, seed: int = 0) -> Scenarios:
-        """Returns these scenarios and further ones: each micro-batch as it was in one of the iterations, by chance.
+        """Returns these scenarios and further ones, which take each micro-batch from an iteration drawn by chance.
 
         A plan for few iterations uses up slack that other iterations do not have. The recombined scenarios stand for
         those, if durations differ only by what a micro-batch holds. The result is the same in each call.
@@ -181,7 +181,7 @@ class Scenarios:
         return [[self.table.mhz[number] for number in row] for row in numbers.T.tolist()]
 
     def changed(self, numbers: Array) -> Array:
-        """Before which nodes their rank changes its clock, (nodes, groups)."""
+        """Whether the rank changes its clock before each node, (nodes, groups)."""
         changed = np.zeros(numbers.shape, bool)
         changed[1:] = numbers[1:] != numbers[:-1]
         changed[list(self.problem.pipeline.first_nodes[:-1])] = False
@@ -215,7 +215,7 @@ class Scenarios:
         for group in range(self.count):
             own, begin_s = numbers[:, group], starts[:, group]
             by_rank: list[Array] = [first + np.flatnonzero(changed[first:end, group]) for first, end in spans]
-            # An iteration begins with the clocks of the last one's end.
+            # An iteration begins with the clocks at the end of the iteration before.
             calls = [len(at) + int(own[a] != own[b - 1]) for at, (a, b) in zip(by_rank, spans, strict=True)]
             wrong_s = np.zeros(self.nodes)
             for number, host in enumerate(hosts):
@@ -251,7 +251,7 @@ class Scenarios:
         return float(energy_j)
 
     def change_j(self, node: Array, left: Array, right: Array) -> Array:
-        """Returns the energy in J that changes from clocks to others take before nodes, per pipeline."""
+        """Returns the energy in J that changes from `left` to `right` before nodes take, per pipeline."""
         table, wrong_s = self.table, self.problem.switch_costs.wrong_clock_s
         if not wrong_s:
             return np.zeros(len(node))
@@ -281,7 +281,7 @@ class Scenarios:
         Args:
             times_s: Durations in s, (nodes, columns).
             blur_s: Paths shorter than the longest by less than this, in s, count in part: so the result is smooth.
-            weights: Whether the second is wanted; otherwise it is None.
+            weights: Whether the second result is wanted; otherwise it is None.
         """
         ends = self.paths.ends(times_s, blur_s, shares=weights)
         last = ends.ends_s[self.paths.last_nodes].reshape(-1, self.iterations, self.pipelines)

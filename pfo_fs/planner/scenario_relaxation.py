@@ -1,10 +1,10 @@
 """Least mean energy within a mean iteration time, with durations anywhere on the convex hulls of the clocks.
 
-This is a convex program with a copy of the DAG for each pipeline of each scenario, which soon is more than a solver of
-linear programs can do in seconds. Here it is solved by accelerated gradient steps (FISTA): blurred longest paths
+This is a convex program with a copy of the DAG for each pipeline of each scenario, which soon is too large for a solver
+of linear programs to solve in seconds. Here it is solved by accelerated gradient steps (FISTA): blurred longest paths
 (`LongestPaths`) make the mean time smooth, and a walk forwards and one backwards tell how it grows with each duration;
-energies are taken exactly in each step. The blur falls in stages. The price of time beyond that of waiting rises until
-the mean time is right (augmented Lagrangian).
+each step takes energies exactly. The blur falls in stages. The price of time beyond that of waiting rises until the
+mean time is right (augmented Lagrangian).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _STEPS = 100
 _PRICE_STEPS = 10
 """Steps after which the price is set anew."""
 _PATIENCE = 0.25
-"""Mean times that are off by this multiple of the blur change the price of time by about as much as it is worth."""
+"""If the mean time is off by the blur, the price of time changes by this share of its usual size."""
 _CURVATURE = 1e3
 """The curvature that is assumed first."""
 _LONGER, _SHORTER = 2.0, 0.9
-"""The curvature that is assumed grows by `_LONGER` when a step shows that it is too small, or falls by `_SHORTER`."""
+"""The assumed curvature is multiplied by `_LONGER` while it proves too small, and by `_SHORTER` after each step."""
 
 
 class ScenarioAnswer(NamedTuple):
@@ -35,7 +35,7 @@ class ScenarioAnswer(NamedTuple):
 
     Attributes:
         ratios: Duration of each node as a multiple of that at its max clock, (nodes, groups).
-        price_w: What a second of mean iteration time is worth, that of waiting included, in J/s.
+        price_w: The price of a second of mean iteration time, in J/s; it includes the power of waiting.
     """
 
     ratios: Array
@@ -46,7 +46,7 @@ class ScenarioRelaxation:
     """The program of some scenarios, in which clock changes cost nothing.
 
     Args:
-        near: The answer of another one for about the same scenarios and time, to begin with; None: there is none.
+        near: The answer to begin with: that of another relaxation for about the same scenarios and time; or None.
     """
 
     def __init__(self, scenarios: Scenarios, near: ScenarioAnswer | None = None) -> None:
@@ -92,9 +92,9 @@ class ScenarioRelaxation:
         return found
 
     def solve(self, mean_s: float, steps: int = _STEPS) -> ScenarioAnswer:
-        """Returns the answer for a mean iteration time in s, overhead included; nearly on time.
+        """Returns the answer for a mean iteration time in s, overhead included, which it keeps nearly.
 
-        It begins with the answer before, if there is one, and then takes the last stage only.
+        If there is an earlier answer, it begins there and runs only the last stage.
 
         Args:
             steps: Gradient steps of each stage; the time that this takes is proportional to it.
@@ -144,7 +144,7 @@ class ScenarioRelaxation:
                     break
                 curvature *= _LONGER
             total_j = there_j + self.energy_j(found)
-            if total_j > least:  # too fast
+            if total_j > least:  # the pace was too high
                 ahead, pace = found, 1.0
             else:
                 faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2

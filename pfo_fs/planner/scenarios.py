@@ -22,29 +22,29 @@ from pfo_fs.planner.scenario_relaxation import ScenarioAnswer, ScenarioRelaxatio
 __all__ = ["ScenarioPlanner", "Scenarios"]
 
 _FURTHER = 48
-"""Number of scenarios that are added. On other iterations, a plan for 16 iterations of real jobs is later by at most
-0.06 percentage points with them, and by 0.1 to 0.16 without."""
+"""Number of scenarios that are added. In iterations that it was not made for, a plan for 16 iterations of real jobs is
+late by at most 0.06 percentage points with them, and by 0.1 to 0.16 without."""
 _CELLS = 65_536
 """Above this product of instructions, pipelines and iterations, no scenarios are added, and the relaxation makes fewer
 steps."""
 _STEPS, _LEAST_STEPS = 100, 50
-"""Steps of each stage of the relaxation. With 60 in place of 100, that of 16 pipelines of 8 x 96 saves at most 0.05
-points less."""
+"""Steps of each stage of the relaxation. With 60 steps, not 100, a plan of 16 pipelines of 8 stages x 96 micro-batches
+saves at most 0.05 points less."""
 _FURTHER_STEPS = 40
 """Steps of the last stage where the relaxation begins from an earlier answer."""
 _CHANGE_SHARE = 1e-4
-"""The lowest price of a change: if every instruction changed the clock, this share of the energy. So a plan has no
-change that saves almost nothing."""
+"""The lowest price of a change: if every instruction changed the clock, all prices would add up to this share of the
+energy. So a change that saves almost nothing is left out."""
 _PRICE_STEPS = 12
-"""Number of prices of a change that are tried where drivers cannot make the changes."""
+"""If drivers cannot make all changes of a plan, this many prices of a change are tried."""
 _MORE = (0.0, 300.0, 1200.0)
-"""A thorough search has changes at further prices, higher by these multiples of the first one."""
+"""A thorough search tries several prices of a change: the price found, plus these multiples of the lowest price."""
 _FACTORS = 6
-"""Number of prices of time that are tried until runs are just in time."""
+"""To find runs that are just in time, this many prices of time are tried."""
 _SAVES_NOTHING = 0.01
-"""Relative: where a plan saves less, and changes cost something, the search is thorough."""
+"""If a plan saves less than this share of the energy, and changes cost something, the search is thorough."""
 _FACTOR = 4.0
-"""Until a price is high enough, each further one is this multiple of the last."""
+"""Until a price is high enough, each further price is this multiple of the price before."""
 
 
 class ScenarioPlanner:
@@ -55,7 +55,7 @@ class ScenarioPlanner:
         waiting_w, most_walks: As for `ScenarioDescent`.
 
     Attributes:
-        answer: What the program over all scenarios found for the latest plan; None: it was not needed.
+        answer: The relaxation's answer for the latest plan; None if no plan has needed it.
         limited: Whether the latest plan would have had more clock changes if the drivers of hosts could make more.
     """
 
@@ -75,7 +75,7 @@ class ScenarioPlanner:
 
     @cached_property
     def _wider(self) -> Scenarios:
-        """The scenarios and some that are like them, so that a plan does not only fit these few."""
+        """The scenarios and recombined ones, so that a plan fits more iterations than these few."""
         scenarios = self._scenarios
         further = min(_FURTHER, _CELLS // (scenarios.nodes * scenarios.pipelines) - scenarios.iterations)
         return scenarios if further < 1 or scenarios.iterations == 1 else scenarios.recombined(further)
@@ -127,12 +127,12 @@ class ScenarioPlanner:
         *,
         thorough: bool = False,
     ) -> Played:
-        """Returns the best plan of those near a relaxation's answer, near some others, and some known ones.
+        """Returns the best plan: near a relaxation's answer, near one of `starts`, or one of `known`.
 
         Args:
             mean_s: As for `at`.
             starts: Clocks near which there may be good plans, as positions.
-            known: Plans that are good enough as they are.
+            known: Plans that compete as they are, without a descent.
             thorough: Whether the search begins in several places near the answer, if clock changes cost something.
         """
         near = self._near(answer, mean_s * self._wider_share, thorough and not self._free)
@@ -141,7 +141,7 @@ class ScenarioPlanner:
         return min([*fitting, self._at_max_clocks], key=self._descent.value)
 
     def _improved(self, start: Array, mean_s: float) -> Played | None:
-        """The plan that a descent finds from a start, positions of clocks."""
+        """The plan that a descent finds from `start`, clocks as positions."""
         found = self._wider_descent.improve(start, mean_s * self._wider_share)
         if found is None or self._wider is self._scenarios:
             return found
@@ -159,8 +159,8 @@ class ScenarioPlanner:
     def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
         """Yields runs of one clock near the relaxation's durations, as positions; they may be a little too slow.
 
-        The price of a change rises until drivers can make all changes. If it is to be thorough, there are also plans
-        with fewer changes, and plans at a price of time that makes them just in time.
+        The price of a change rises until drivers can make all changes. If `thorough`, there are also plans with fewer
+        changes, and plans at a price of time that makes them just in time.
         """
         scenarios = self._wider
         runs = RankRuns(scenarios, self._wider_descent, answer)

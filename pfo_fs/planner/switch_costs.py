@@ -1,14 +1,13 @@
-"""What a clock change costs on a node, what the changes of one plan cost there, and why it has no more of them.
+"""What a clock change costs on a node, what the changes of one plan cost there, and why the plan has no more.
 
-A rank's clock is set by calls of its host's driver, one per GPU of the rank. Each of these is a number that can be
-measured:
+A rank's clock is set by calls of its host's driver, one per GPU of the rank. Their costs can be measured:
 
 - The driver is busy (`driver_time_s`). It serves one call at a time, for all GPUs of the host, so that eight GPUs take
   eight times as long as one: 46 ms on an eight-GPU node. The GPUs compute meanwhile.
 - The clock acts some time after its call has returned (`latency_s`), 1 to 20 ms. The GPU computes meanwhile, at the old
   clock. The clock process knows how long this takes and makes its calls early: a change *up* is complete when its
   instruction begins, a change *down* begins there. So a change costs no time.
-- This cannot be exact. Around each change the GPUs run at the higher of the two clocks for some time
+- A change never acts exactly on time. Around it the GPUs run at the higher of the two clocks for some time
   (`wrong_clock_s`) in which the lower one would have been enough. That costs energy: the instruction with the lower
   clock does a part of its work as it would at the higher clock. While the rank waits for its neighbours, that is free.
 
@@ -41,7 +40,7 @@ class SwitchCosts:
     Attributes:
         driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
         latency_s: Time in s from the return of a call until the clock acts.
-        latencies_s: The same of clocks for which it is another one, by MHz; plans for scenarios count it.
+        latencies_s: The latency in s of clocks for which it is not `latency_s`, by MHz; plans for scenarios use it.
         timing_error_s: How far the moment at which a clock acts differs from the intended one, in s.
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
@@ -75,8 +74,8 @@ class SwitchCosts:
     def wrong_clock_s(self) -> float:
         """Mean time in s at each change for which a GPU runs at the higher clock without need.
 
-        Of n calls in a row, the GPU of call k is changed k calls before the last one, or after the first one: on
-        average (n - 1) / 2 calls.
+        Of n calls in a row, a call acts up to n - 1 calls before the last one, or after the first: (n - 1) / 2 on
+        average.
         """
         return self.timing_error_s + self.driver_time_s * (self.calls - 1) / (2 * self.calls)
 
@@ -93,11 +92,12 @@ class SwitchCosts:
     def shortest_run_s(self, lowered: bool, mhz: int | None = None) -> float:
         """How long a rank must keep a clock before it can change again, in s.
 
-        The calls of a change up end when the clock is needed; those of a change down begin there and take the driver's
-        time. The next change, up in the worst case, begins its calls the driver's time and the latency before it acts.
+        The calls of a change up end when the clock is needed. The calls of a change down begin then, and take the
+        driver's time. The calls of the next change (in the worst case up) begin the driver's time and the latency
+        before it acts.
 
         Args:
-            mhz: The clock; None: one of the usual latency.
+            mhz: The clock; None: a clock with the usual latency.
         """
         latency_s = self.latency_s if mhz is None else self.latencies_s.get(mhz, self.latency_s)
         return (2 if lowered else 1) * self.driver_time_s + latency_s
@@ -137,7 +137,7 @@ class SwitchLoad:
     Attributes:
         changes: Number of changes within an iteration, all ranks together.
         energy_j: Energy that they take in addition, all GPUs together, in J.
-        calls_per_s: Driver calls per second on the busiest host, with those between two iterations.
+        calls_per_s: Driver calls per second on the busiest host, calls between two iterations included.
         overloaded: Hosts whose driver has more calls than fit.
         too_short: Number of runs of one clock that end before the driver can make the next change.
     """
@@ -157,8 +157,8 @@ class SwitchLoad:
 def queue_s(costs: SwitchCosts, others: float, busy: float) -> float:
     """Mean time in s that a change waits for the calls of other ranks of its host.
 
-    This is the mean wait in a queue with random arrivals and equal service times (M/D/1, Pollaczek-Khinchine), of
-    which the part is taken that other ranks cause.
+    This is the part that other ranks cause of the mean wait in a queue with random arrivals and equal service times
+    (M/D/1, Pollaczek-Khinchine).
 
     Args:
         others: Share of the time for which other ranks keep the driver busy.

@@ -19,11 +19,11 @@ def output_file(path: str | os.PathLike[str], replaces: str = "") -> Iterator[Te
     """Opens a file for writing; it appears at its path when the block ends without an exception.
 
     If the path is /dev/stdout or the like, or not a plain file (a pipe, for example), the text is written into it. A
-    link stays, and the file that it leads to is replaced and keeps its mode. A file without the text `replaces` in its
-    first lines is never replaced.
+    link stays, and the file that it leads to is replaced and keeps its mode. If `replaces` is given, a file is replaced
+    only if its first lines hold that text.
 
     Raises:
-        ConfigError: The file cannot be written, or would replace another one.
+        ConfigError: The file cannot be written, or would replace a file that it must not.
     """
     try:
         with _opened(path, replaces.encode()) as file:

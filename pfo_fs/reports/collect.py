@@ -1,4 +1,4 @@
-"""Reads the records of one job in the shared directory into plain data: its state, or all of them.
+"""Reads the records of one job in the shared directory into plain data: its state, or all records.
 
 The state is what `pfo-fs status` and the metrics file read again and again; the page reads everything.
 """
@@ -29,13 +29,13 @@ class Measured:
     """What was measured under one schedule.
 
     Attributes:
-        iterations: The smallest number of iterations that one of them measured.
+        iterations: The smallest number of iterations that a rank measured.
         first_step: The step of the first measured iteration.
         span_s: Mean time in s until the last instruction had ended: the median of all pipelines (data-parallel ranks).
         time_s: Mean duration of an iteration, in s, its end (gradient reduction, optimizer) included.
         energy_j: Mean energy of an iteration over all GPUs, in J; None while results of a rank are missing, or if
             GPUs do not measure it.
-        time_spread, energy_spread: Standard deviation of these over the iterations, relative; None for one iteration.
+        time_spread, energy_spread: Relative standard deviation of time and energy over the iterations; None for one.
     """
 
     ranks: int
@@ -61,7 +61,7 @@ class Window:
         end_step: The first step of the next schedule; None for the last schedule.
         schedules: The clocks of each rank that has any; the other ranks leave their clocks alone.
         measured: What was measured, by the ranks that followed it; None while there are no results.
-        without: The same of the ranks that had no turn; None if all of them followed it.
+        without: The same of the ranks that had no turn; None if all ranks followed the schedule.
     """
 
     index: bodies.IndexBody
@@ -179,9 +179,7 @@ class JobData(JobState):
         return [order for order in orders if order] if all(orders) else []
 
     def at_max_clocks(self, window: Window, *, or_default: bool = False) -> bool:
-        """Whether a schedule runs everything at the highest clock that each GPU offers, or leaves it alone if
-        `or_default`.
-        """
+        """Whether a schedule runs all at the highest clocks of the GPUs, or (`or_default`) leaves clocks alone."""
         tops = {info.rank: max(info.available_frequencies, default=0) for info in self.infos}
         return (or_default or len(window.schedules) == len(tops)) and all(
             mhz == tops[rank] or (or_default and not mhz)
@@ -200,7 +198,7 @@ class JobData(JobState):
 
 
 class Quietly:
-    """Reads records; notes the error of one that cannot be read, instead of raising it."""
+    """Reads records; notes the error of a record that cannot be read, instead of raising it."""
 
     def __init__(self, unreadable: list[str]) -> None:
         self._unreadable = unreadable
@@ -239,7 +237,7 @@ def read_state(folder: JobFolder, most_hosts: int | None = None) -> JobState:
 
 
 def collect_job(folder: JobFolder, newest: int | None = None) -> JobData:
-    """Reads a job with its schedules, or the first and `newest` ones, and results; raises what `read_state` raises."""
+    """Reads a job, its results and its schedules (or the first and `newest` ones); raises what `read_state` raises."""
     data = JobData(**vars(read_state(folder)))
     quietly = Quietly(data.unreadable)
     registered = folder.each_rank(read=lambda name: quietly(folder.read_ranks, name))
@@ -299,7 +297,7 @@ def _has_figures(result: ProfilingResult) -> bool:
 def _measured(
     data: JobData, results: dict[int, bodies.ResultBody], turns: Sequence[int], *, follow: bool
 ) -> Measured | None:
-    """What ranks measured that followed a schedule, or did not: energies of their own turns, times of all at once."""
+    """What ranks measured while they followed a schedule, or did not: own energies; times while all did the same."""
     if not results:
         return None
     place = {info.rank: info for info in data.infos}
@@ -327,7 +325,7 @@ def _measured(
 
 
 def _of_turns(result: ProfilingResult, turns: Sequence[int], halves: set[int], follow: bool) -> ProfilingResult:
-    """The steps in which all ranks of these halves followed a schedule, or none; all steps if there is no such one."""
+    """The steps in which all ranks of these halves followed a schedule, or none did; all steps if that is never so."""
     steps = enumerate(result.iter_step or range(len(result.iter_time)))
     kept = [n for n, step in steps if all(follows(turns, step, half) == follow for half in halves)]
     lists = {name: getattr(result, name) for name in ("iter_time", "iter_span", "iter_energy")}

@@ -20,7 +20,7 @@ class JobRow:
 
     Attributes:
         saved_kwh: Energy saved against max clocks; negative: more was used; None: not known.
-        more_time: Time more than at max clocks, relative; None: not known.
+        more_time: Additional time against max clocks, relative; None: not known.
         problem: Why figures are missing; else empty.
     """
 

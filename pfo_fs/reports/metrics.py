@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _MOST_JOBS_PER_S = 5
 """About five jobs are read per second, however short the interval: each takes some ten file operations."""
 _READ_AFTER_END = 2
-"""What a job owes is told some seconds after its end at the latest, so before the second reading."""
+"""An ended job is read until it owed nothing this often: what it owes is told within seconds, so before the second."""
 MOST_JOBS = 200
 """The 200 newest running jobs have figures of their own; the others are only counted."""
 
@@ -48,7 +48,7 @@ class Figures:
         site_problem: What is wrong with `site.yaml`; empty if nothing is.
         jobs: The running jobs, and their number by state; empty for a daemon that stands by.
         energy_j: Energy of all GPUs since the daemon has begun to lead, in J, by the iterations that were reported.
-        saved_j, added_j: What some iterations took less than at max clocks, and others more, by what was measured.
+        saved_j, added_j: Energy that some iterations took less than at max clocks, and others more, as measured.
     """
 
     leads: bool
@@ -239,7 +239,7 @@ class MetricsFile:
         threading.Thread(target=self._run, name="metrics file", daemon=True).start()
 
     def stop(self) -> None:
-        """Removes the file, so that figures of a daemon that has ended are not read for present ones."""
+        """Removes the file, so that figures of a daemon that has ended are not taken for present ones."""
         with self._writing:
             self._stopped.set()
             try:

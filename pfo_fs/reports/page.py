@@ -154,7 +154,7 @@ def _schedule_table(data: JobData) -> dict[str, object]:
 
 
 def pipeline(data: JobData) -> dict[str, object]:
-    """Returns a measured iteration of the first pipeline: the one of median length under a schedule."""
+    """Returns a measured iteration of the first pipeline: that of median length under a schedule."""
     try:
         if dag_of(data) is None:
             return _missing("No picture: the order of instructions of a whole pipeline is not known yet.")

@@ -36,19 +36,19 @@ _MOST_WINDOWS = 80
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 24.0, 24.0, 44.0
 """Space in px around the boxes."""
 _ROW_PX, _MOST_PX = 20.0, 320.0
-"""Height of a stage, and of all of them."""
+"""Height of a stage in px, and the most that all stages have together."""
 _LABEL_PX = 34.0
-"""A box has the clock written in it, and its column the schedule's number, where it is at least so wide."""
+"""If a box is at least this wide, it shows its clock, and its column shows the schedule's number."""
 _GAP = 30.0
 """Space in px between the two panels of a step with clocks from loads."""
 _PANEL_PX = (WIDTH - _LEFT - _RIGHT - _GAP) / 2
 
 _STEP_ROW_PX, _BOX_PX, _MOST_WIDE_PX = 24.0, 20.0, 16_000.0
-"""Height of a rank in the picture of a step; width of an instruction there in the mean; the widest picture."""
+"""In the picture of a step: height of a rank, mean width of an instruction, largest width of the picture."""
 _MOST_TEXTS = 4000
 """Instructions of larger pipelines have neither number nor tooltip, so that the page stays small."""
 _HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.4}
-"""The part of a row that an instruction fills, which shows its kind without colour; others nearly all of it."""
+"""An instruction fills this part of a row, which shows its kind without colour; other kinds fill nearly all of it."""
 _LANE = "var(--lane)"
 
 
@@ -130,9 +130,9 @@ def step_svg(
     """Returns one iteration: a row per rank, a box per instruction, in the colour of its clock or power.
 
     Args:
-        bounds: Those of the colour scale, in MHz or W.
+        bounds: Bounds of the colour scale, in MHz or W.
         critical: The instructions of a critical path, for a picture of a plan, which is a file of its own.
-        place: What a row is.
+        place: What a row is, such as "stage".
     """
     rows, instructions = laid.rows(), laid.pipeline.instructions
     width = min(_MOST_WIDE_PX, max(WIDTH, _LEFT + _RIGHT + _BOX_PX * max(map(len, rows))))
@@ -196,7 +196,7 @@ def loads_svg(step: LastLoadStep, who: str, bounds: Bounds) -> str:
 
     Args:
         who: What a row is, such as "rank".
-        bounds: Those of the colour scale, in MHz; the upper one is the highest clock.
+        bounds: Bounds of the colour scale, in MHz; the upper bound is the highest clock.
     """
     rows = len(step.lane)
     bottom, longest_s = _TOP + _ROW_PX * rows, 1.02 * (max(*step.work_s, *step.full_s) or 1.0)
@@ -252,14 +252,14 @@ class Svg:
     """One picture; places are pixels from its upper left corner, colours those of CSS.
 
     Args:
-        width, height: Its size in pixels; the page makes it smaller where the window is.
+        width, height: Its size in pixels; the page makes it smaller if the window is smaller.
         name: What it shows, as text for screen readers.
         alone: Whether it is a file of its own, which has no colours of a page.
     """
 
     def __init__(self, width: float, height: float, name: str, *, alone: bool = False) -> None:
         view = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}"'
-        # More than the page's width is not made smaller: it scrolls sideways.
+        # A picture wider than the page is not made smaller: it scrolls sideways.
         style = _ALONE if alone else f"min-width: {width:g}px" if width > WIDTH else ""
         own = f' style="{style}"' if style else ""
         about = f'class="chart" role="img" aria-label="{escape(name)}"'

@@ -53,8 +53,8 @@ def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     """Returns what the schedule in force saves.
 
     Where the scheduler knows what the plan in force saves, corrected for the work of each iteration, the baseline is
-    the work of the measured iterations at max clocks. Otherwise means are compared, of steps without a turn or of two
-    windows, unless iterations differ in work: then there is no baseline, except with `any_work`.
+    the work of the measured iterations at max clocks. Otherwise means are compared, of steps with and without a turn or
+    of two windows. If iterations differ in work, that is done only with `any_work`.
     """
     window = data.in_force
     alike = [other for other in data.windows if window is not None and other.schedules == window.schedules]
@@ -86,7 +86,7 @@ def _work_differs(data: JobData) -> float:
 
 
 def _same_work(data: JobData, measured: Figures) -> Figures | None:
-    """The work of the measured iterations at max clocks, as the scheduler believes of the plan in force."""
+    """Figures of the measured iterations at max clocks, from what the scheduler believes of the plan in force."""
     model, window = data.model, data.in_force
     if model is None or window is None or not window.index.stays:
         return None  # a schedule for measuring is not what the scheduler's figures are about
@@ -120,13 +120,13 @@ def _figures(window: Window, *, follow: bool = True) -> Figures | None:
 
 
 def _twice(now: float, base: float, *errors: float | None) -> float | None:
-    """Two standard errors of `now / base - 1`, from the relative ones of both."""
+    """Two standard errors of `now / base - 1`, from the relative errors of both."""
     known = [error for error in errors if error is not None]
     return TIMES_THE_ERROR * math.hypot(*known) * now / base if base and len(known) == len(errors) else None
 
 
 def _baseline(data: JobData) -> Figures | None:
-    """Max clocks, or clocks left alone, which is nearly the same on most GPUs."""
+    """Figures at max clocks, or with clocks left alone, which is nearly the same on most GPUs."""
     candidates = [w for w in data.windows if w.measured is not None and w.measured.energy_j is not None]
     highest = [w for w in candidates if w.schedules and data.at_max_clocks(w)]
     return next((_figures(w) for w in highest or candidates if highest or not any(w.clocks_mhz)), None)
@@ -136,9 +136,9 @@ def _baseline(data: JobData) -> Figures | None:
 
 
 class JobTotal(NamedTuple):
-    """All iterations of a job so far, those for profiling included; `more` than at max clocks if these are `compared`.
+    """All iterations of a job so far, profiling included; `more_...`: beyond max clocks, if `compared`.
 
-    `known` iterations ran under schedules that were measured; the others count like their mean.
+    `known` iterations ran under measured schedules; all other iterations count like the mean of these.
     """
 
     iterations: int
@@ -162,7 +162,7 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     energies = [(w.measured.time_s, w.measured.energy_j) for w in data.windows if w.measured and w.measured.energy_j]
     if not energies or not spans:
         return None
-    # Iterations that differ in work are not those that were measured at max clocks.
+    # Iterations that differ in work cannot be compared with those that were measured at max clocks.
     baseline = None if savings.work_differs else savings.baseline
     sums, measured, mean = np.zeros((2, 2)), 0, np.mean(energies, axis=0)
     for window, count in spans:

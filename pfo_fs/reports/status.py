@@ -21,7 +21,7 @@ from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bod
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
 _quietly = Quietly([])
-"""What cannot be read is left out of the screen, unless it is a job's."""
+"""Records that cannot be read are left out of the screen; those of jobs are reported."""
 _HEARTBEAT_WAIT_S = 1.5
 _LOCAL_SIGN_WITHIN_S = 8.0
 _MOST_FOLDERS, _MOST_ENDED = 500, 5
@@ -34,12 +34,12 @@ class JobStatus(BaseModel):
     """One job of a directory: its records as they were read, and what follows from them.
 
     Attributes:
-        off: Whether it is switched off, by itself or with all jobs.
+        off: Whether the job is switched off, alone or with all jobs.
         state: `waiting`, `running`, `broken` or `ended`.
-        problem: What cannot be read; empty if nothing. Where that is `job.json`, nothing below is known.
+        problem: What cannot be read; empty if nothing. If that is `job.json`, nothing below is known.
         term: Which ranks follow the schedule in force, and until when.
         iter_energy_j: Energy of all GPUs in the last iteration; None while that of a rank is not known.
-        energy_j: That of all iterations, as if each had taken as much as the last one.
+        energy_j: Energy of all iterations, as if each had taken as much as the last one.
         clocks_mhz: The clocks that are set now, without repetitions; `clock_backends`: how, with the number of ranks.
     """
 
@@ -92,8 +92,8 @@ class DaemonStatus(bodies.DaemonBody):
 class DirectoryStatus(BaseModel):
     """The daemon of a directory and its jobs: those that run and some that have ended, the newest first.
 
-    `off_about` says who has switched all jobs off; None: they are not. `folders_without_job` counts those of the
-    folders read that hold no job, and `jobs_not_shown` all other jobs and folders.
+    `off_about` says who has switched all jobs off; None: they are not. `folders_without_job` counts the folders that
+    were read and hold no job; `jobs_not_shown`, all other jobs and folders.
     """
 
     shared_dir: str
@@ -154,7 +154,7 @@ def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s
 def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
     """Returns which process would apply a change of a job's `schedule.yaml`; empty if none shows that it runs.
 
-    A daemon shows it by its heartbeat. Rank 0 of a job that schedules itself, by a new record within some seconds.
+    A daemon shows that by its heartbeat; rank 0 of a job that schedules itself, by a new record within some seconds.
     """
     job, claim = _quietly(folder.read_job), _quietly(folder.read, bodies.ClaimBody)
     if job is not None and job.coordination == "none":
@@ -176,7 +176,7 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 
 
 def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobStatus:
-    """Reads the state of one job; what is switched off in the directory is read unless it is given."""
+    """Reads the state of one job; `switched` is read from the directory if it is not given."""
     switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
     off = switched.covers(folder.job_id)
     try:

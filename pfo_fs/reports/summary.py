@@ -69,7 +69,7 @@ def _time_card(title: str, change: float | None, error: float | None, small: str
 
 
 def _iteration_cards(savings: Savings) -> list[dict[str, object]]:
-    """What the schedule in force changes; what an iteration takes, where there is nothing to compare it with."""
+    """What the schedule in force changes; or what an iteration takes, if there is nothing to compare it with."""
     now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
     if now is None:
         return []

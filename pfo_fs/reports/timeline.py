@@ -1,4 +1,4 @@
-"""When which schedule and which instructions ran: of these, only durations are measured; begins follow from the DAG.
+"""When schedules and instructions ran. Of instructions only durations are measured; begins follow from the DAG.
 
 The durations are also written as CSV, which `pfo-fs simulate --trace` replays.
 """
@@ -140,16 +140,16 @@ def _powers(result: ProfilingResult) -> dict[tuple[str, int], float]:
 def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
     """Writes the durations of all instructions that were measured at max clocks, completely or not at all.
 
-    Only schedules under which all ranks run at max or default clocks are written: a replay starts from
-    durations at max clocks, and those at other clocks would have to be converted by a model of the GPU. With tensor
-    parallelism, durations are those of the first rank of each group.
+    Only schedules under which all ranks run at max or default clocks are written: a replay starts from durations at max
+    clocks; durations at other clocks would have to be converted by a model of the GPU. With tensor parallelism,
+    durations are those of the first rank of each group.
 
     Returns:
         The number of `steps`, `pipelines` and `rows` in the file.
 
     Raises:
         PlanError: Nothing was measured at max clocks, or the order of instructions is not known.
-        ConfigError: The file cannot be written, or would replace one that is no trace.
+        ConfigError: The file cannot be written, or would replace a file that is no trace.
     """
     steps: set[int] = set()
     pipelines: set[int] = set()

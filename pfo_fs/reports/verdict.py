@@ -11,11 +11,11 @@ from pfo_fs.reports.collect import JobData, JobState, collect_job
 from pfo_fs.store import bodies, layout
 
 MUCH_SLOWER = 0.01
-"""Relative: people notice so much. `harm` adds what the target allows; the red of `status` and of cards does not."""
+"""Relative: people notice a slowdown of this much. `harm` adds what the target allows; red figures do not."""
 _MOST_PIPELINES = 16
-"""Pipelines with clocks by hand are looked at up to this number."""
+"""At most this many pipelines with clocks by hand are looked at."""
 _OF_LOADS = 0.06
-"""Relative: what loads are expected to explain of a step's time at max clocks, as long as they are used."""
+"""Relative: error of a step's time at max clocks as loads explain it; with a larger error, loads are not used."""
 _LEAST_SLOWER = 0.001
 """Relative: a schedule by hand that costs less time beyond the target is not worth a warning."""
 
@@ -122,7 +122,7 @@ def allowed_slowdown(model: bodies.ModelBody | None) -> float:
 
 
 def _by_hand(state: JobState) -> Verdict:
-    """What was measured under the schedule in force and the first one: reading all of a large job takes seconds."""
+    """What was measured, from the first schedule and the newest ones: reading all of a large job takes seconds."""
     from pfo_fs.reports.savings import savings_of
 
     found = savings_of(state if isinstance(state, JobData) else collect_job(state.folder, newest=3), any_work=True)
@@ -138,8 +138,8 @@ def _by_hand(state: JobState) -> Verdict:
 def expected_slowdown(data: JobData, schedules: Sequence[FrequencySchedule]) -> float | None:
     """Returns by how much longer iterations would take under schedules than at the highest clocks, relative.
 
-    By what the job has measured. Times are taken to be linear in 1 / clock, and those of an instruction that was
-    measured at one clock only to follow it as others do. None while none was measured at two, or an order is not known.
+    It follows from what the job has measured, with times linear in 1 / clock. An instruction that was measured at one
+    clock only is taken to follow it as others do. None if none was measured at two clocks, or an order is not known.
 
     Raises:
         PlanError: The profile in the job's folder, or the recorded orders, cannot be right.

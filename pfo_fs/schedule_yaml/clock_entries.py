@@ -1,7 +1,7 @@
 """Reads the entries of `schedule.yaml`: what a user may write for a rank, a stage or all ranks.
 
     1200                                    one clock for every instruction
-    {forward: 1200, backward: 1110}         one clock per instruction; `forward@4` for that of stage 4 only
+    {forward: 1200, backward: 1110}         one clock per instruction; `forward@4` is on stage 4 only
     - forward 885 x7                        instruction by instruction, the `x` repeats the whole line
     - backward 870, forward 885 x4
 

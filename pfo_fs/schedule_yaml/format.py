@@ -30,8 +30,8 @@ def format_schedule_yaml(
 ) -> str:
     """Returns YAML that `parse_schedule_yaml` and `resolve` turn into the same schedules again.
 
-    Equal ranks of a stage become one entry of the stage, equal stages one entry of a range; runs and repeated groups
-    become one line each.
+    If all ranks of a stage are equal, they become one entry; equal stages become one entry of a range. Runs and
+    repeated groups become one line each.
 
     Args:
         comment: Text at the top; each of its lines follows a `#`.

@@ -72,7 +72,7 @@ def compose(text: bytes | str) -> yaml.Node | None:
         raise _syntax_problem(error) from None
     except yaml.YAMLError as error:
         raise one_problem(line, f"is not YAML: {error}") from None
-    except Exception as error:  # a fault of PyYAML itself, as where it passes a number to chr() unchecked
+    except Exception as error:  # a fault of PyYAML: for example, it passes a number to chr() unchecked
         is_escape = isinstance(error, (ValueError, OverflowError))
         what = "an escape such as \\UFFFFFFFF is not the code of a character" if is_escape else type(error).__name__
         raise one_problem(line, f"is not YAML: {what}") from error

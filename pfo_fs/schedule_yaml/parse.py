@@ -1,6 +1,6 @@
 """`schedule.yaml`: schedules that a user writes, as docs/planning.md describes.
 
-`target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to it.
+`target` and `straggler` are requests to the scheduler; a file with nothing else leaves the clocks to the scheduler.
 
 The file comes from a folder that other users can write to. `parse_schedule_yaml` checks everything and reports all
 problems at once, with their lines; `ScheduleDocument.resolve` compares the document with a job. Turn 1 is that of the

@@ -21,7 +21,7 @@ from pfo_fs.schedule_yaml.problems import (
 )
 
 _MOST_UNUSED, _MOST_COMPARED = 20, 1000
-"""Names that no rank runs are reported up to 20, and each is compared with 1,000 names, which takes 10 ms."""
+"""At most 20 names that no rank runs are reported, each compared with at most 1,000 names, which takes 10 ms."""
 _MOST_RESOLVED = 1_000_000
 """The most instructions that are resolved (some 3 s); ranks with the same entry, stage, order and clocks count once."""
 _WHO = "\0"  # placeholder in a message until all its ranks are known
@@ -37,7 +37,7 @@ class ScheduleDocument:
         ranks: The entries below `ranks`; no rank is in two of them.
         target: The target that the scheduler is to plan for.
         turns: Which ranks follow the clocks in which step, as in `Term`; empty: all of them in all steps.
-        until, until_line: The first step that no longer follows them, None: there is none; and the line that says so.
+        until, until_line: The first step that no longer follows the clocks, None: all steps follow them; and its line.
     """
 
     for_all: ClockEntry | None = None
@@ -55,14 +55,14 @@ class ScheduleDocument:
         return self.for_all is not None or bool(self.stages or self.ranks)
 
     def check_straggler(self, pipelines: int) -> None:
-        """Raises `PlanError` if the job has no such pipeline as the announced straggler."""
+        """Raises `PlanError` if the job lacks the pipeline that is announced as straggler."""
         at = self.straggler.pipeline if self.straggler else None
         if at is not None and at >= pipelines:
             have = "one pipeline, 0" if pipelines == 1 else f"pipelines 0 to {pipelines - 1}"
             raise PlanError(f"straggler: there is no pipeline {at}; the job has {have}")
 
     def check_until(self, first_step: int) -> None:
-        """Raises `ScheduleProblems` if the document ends before `first_step`, the first one that can follow it."""
+        """Raises `ScheduleProblems` if the document ends before `first_step`, the first step that can follow it."""
         if self.until is not None and self.until <= first_step:
             reason = f"until: ranks can follow this file from step {first_step} on only; name a step after that"
             raise one_problem(self.until_line, reason)
@@ -77,7 +77,7 @@ class ScheduleDocument:
         instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
 
         Args:
-            rank_infos: Its ranks; where a rank offers no clocks, any clock is accepted.
+            rank_infos: The job's ranks; if a rank offers no clocks, any clock is accepted.
             orders: The instructions of each rank, in order, as (name, stage or None); None while not known. Ranks with
                 the same order share one list.
 
@@ -131,7 +131,7 @@ class _Resolver:
                 unknown[info.rank] = unknown_line
             if schedule is not None:
                 schedules.append(schedule.model_copy(update={"rank": info.rank}))
-        if not unknown:  # otherwise a rank whose order is not known yet may run it
+        if not unknown:  # otherwise a rank whose order is not known yet may run such a name
             self._find_unused_names()
         if self._problems:
             raise ScheduleProblems(

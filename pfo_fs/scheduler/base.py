@@ -24,11 +24,11 @@ class ScheduleRequest:
             follows in time, the ranks go back to default clocks.
         message: What the policy is doing, as one line for the status.
         converged: Whether the policy has measured this schedule under load and keeps it.
-        turns: Which ranks follow the schedules in which step (`Term.turns`), for `steps` steps, which measures them
-            beside default clocks. After them, ranks follow the schedule that ran before; with purpose `run`, all follow
-            these. Empty: all ranks follow them in all steps.
+        turns: Which ranks follow the schedules in which step (`Term.turns`), for `steps` steps: so the schedules are
+            measured beside default clocks. Then all ranks follow the schedule that ran before, or these if purpose is
+            `run`. Empty: all ranks follow these in all steps.
         steps: For how many steps there are turns.
-        revision: Another number means another request: the coordinator publishes a new schedule. 0 is the first one.
+        revision: Number of the request, from 0 on. If it changes, the coordinator publishes a new schedule.
             `FrequencyScheduler.request` fills it in; what a policy writes here is not used.
     """
 
@@ -51,7 +51,7 @@ class IterationTime(NamedTuple):
     """One iteration of one pipeline, as its first stage measured it.
 
     Attributes:
-        number: That of the schedule in force; `turn`: which ranks follow it in that step, as in `Term`.
+        number: Number of the schedule in force; `turn`: which ranks follow it in that step, as in `Term`.
         span_s: Time from the iteration's begin to the end of its last instruction, in s: without waiting for other
             pipelines.
         throttled: Why a GPU of the pipeline runs below its set clock; empty if none does.
@@ -152,7 +152,7 @@ class FrequencyScheduler(ABC):
         else:
             same = wanted.schedules is last.schedules or wanted.schedules == last.schedules
             if same and wanted.purpose == last.purpose and asked_for == self._answered_for:
-                # The turns stay those with which it was published.
+                # The request keeps the turns with which it was published.
                 self._answer = replace(last, message=wanted.message, converged=wanted.converged)
             else:
                 self._answer = replace(wanted, revision=last.revision + 1)
@@ -162,18 +162,18 @@ class FrequencyScheduler(ABC):
     def was_published(self, schedules: list[FrequencySchedule], stays: bool = False) -> None:
         """In a replay: what was published for the present request differs from what this scheduler has planned.
 
-        It ran, so the next results are of it, and it stays in force until the policy wants something else than now. A
-        policy that books results under plans of its own overrides this.
+        The published schedules ran, so the next results are theirs. They stay in force until what the policy wants
+        changes. A policy that books results under plans of its own overrides this.
 
         Args:
-            stays: The earlier scheduler had measured it and kept it: it stays in force, whatever the policy wants now,
-                until plan inputs change or results come.
+            stays: Whether the earlier scheduler had measured them and kept them: then they stay in force, whatever the
+                policy wants, until plan inputs change or results come.
         """
         self._staying = schedules if stays else None
         planned = self._for_plan_inputs(self._yielded or self._first()).schedules
         self._other_plan = list(planned), schedules
         if isinstance(planned, list):
-            planned[:] = schedules  # policies keep the list, and take in results as those of the schedules in it
+            planned[:] = schedules  # policies keep this list, and take results to be of the schedules in it
 
     def continue_from(self, revision: int) -> None:
         """After a replay: gives the present request this revision; later ones have higher numbers."""
@@ -190,13 +190,13 @@ class FrequencyScheduler(ABC):
 
     @classmethod  # noqa: B027  most schedulers have nothing to check
     def check_args(cls, **args: Any) -> None:
-        """Raises `PlanError` if an argument of the scheduler's own is invalid, as far as that shows without a job."""
+        """Raises `PlanError` if an argument of the scheduler's own is invalid, if that can be seen without a job."""
 
     def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
         """Gives the policy what the ranks measured under the request in force, unless the scheduler is done.
 
-        Results come from files that other users can write to: those that cannot be true are left out. They come in any
-        order, and not always of all ranks.
+        Results come from files that other users can write to: those that cannot be true are left out. Results come in
+        any order, and not always from all ranks.
 
         Raises:
             PlanError: `request` was never called, or the generator yielded something else than a request.

@@ -30,7 +30,7 @@ _MOST_W = 1e6
 def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]) -> list[ProfilingResult]:
     """Returns the results that can be true, sorted by rank, at most one per rank; the log names the others.
 
-    The n-th iterations of all of them are of the same step: ranks may begin to measure a step apart, or leave one out.
+    Their n-th iterations are made to be of the same step: ranks may begin to measure a step apart, or leave a step out.
     """
     found: dict[int, ProfilingResult] = {}
     for result in results:
@@ -46,7 +46,7 @@ def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]
 
 
 def _of_common_steps(results: list[ProfilingResult]) -> list[ProfilingResult]:
-    """Leaves out iterations that not all results have; all stay where less than half would, or steps are not known."""
+    """Leaves out iterations that not all results have; all stay if fewer than half would, or if steps are unknown."""
     if len({tuple(result.iter_step) for result in results}) <= 1:
         return results
     common = set.intersection(*(set(result.iter_step) for result in results))
@@ -56,7 +56,7 @@ def _of_common_steps(results: list[ProfilingResult]) -> list[ProfilingResult]:
 
 
 def _knows_steps(result: ProfilingResult) -> bool:
-    """Returns whether all of its lists have one entry for each of its steps, which are in order."""
+    """Returns whether all lists of a result have one entry for each of its steps, and the steps are in order."""
     steps = result.iter_step
     breakdowns = (getattr(result, name).values() for name in PER_INSTRUCTION)
     rows = [result.iter_time, result.iter_energy, *chain.from_iterable(breakdowns)]
@@ -65,7 +65,7 @@ def _knows_steps(result: ProfilingResult) -> bool:
 
 
 def _of_steps(result: ProfilingResult, steps: Collection[int]) -> ProfilingResult:
-    """Returns a result with the iterations of these steps only; its powers stay those of all of them."""
+    """Returns a result with the iterations of these steps only; its powers stay those of all iterations."""
     kept = [number for number, step in enumerate(result.iter_step) if step in steps]
     changed: dict[str, object] = {}
     for name in PER_ITERATION:
@@ -104,10 +104,10 @@ def check_schedules(
     """Checks schedules of a policy or a user against the job. Ranks may have no schedule: their clocks are left alone.
 
     Args:
-        rank_infos: Its ranks; those that offer no clocks are not checked for clocks.
+        rank_infos: The job's ranks; clocks of a rank that offers none are not checked.
 
     Raises:
-        PlanError: A rank is out of range or appears twice, its GPU does not offer a clock, or it runs other
+        PlanError: A rank is out of range or appears twice, its GPU does not offer a clock, or the rank runs other
             instructions. The message names rank, position, value and the nearest clocks.
     """
     offers = {info.rank: info.available_frequencies for info in rank_infos}

@@ -18,7 +18,7 @@ from pfo_fs.user_files import read_user_file
 
 
 class FixedSchedules(FrequencyScheduler):
-    """Runs the same schedules from the first step to the last, as another process has read them from a plan."""
+    """Runs the same schedules from the first step to the last; another process has read them from a plan."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PointSolution(FixedSchedules):
 
     @classmethod
     def check_args(cls, **args: Any) -> None:
-        """Reads the plan, so that a missing or malformed one is found before the first job."""
+        """Reads the plan, so that a missing or malformed plan is found before the first job."""
         _read(Path(args["solution_path"]))
 
     def _from_lowtime(self, plan: Sequence[StagePlan]) -> list[FrequencySchedule]:

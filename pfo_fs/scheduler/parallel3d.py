@@ -200,8 +200,8 @@ def stage_results(
 ) -> list[ProfilingResult]:
     """Returns one result per stage: the largest of the times (s), the sum of energies (J) and powers (W) of its ranks.
 
-    Lists are combined element by element, over iterations and over micro-batches, as far as all ranks of the stage have
-    them; so are instructions and clocks. A stage without any result is left out.
+    Lists are combined element by element, over iterations and over micro-batches. Elements, instructions and clocks
+    that a rank of the stage lacks are left out, and so is a stage without any result.
     """
     by_stage: list[list[ProfilingResult]] = [[] for _ in range(pp_degree)]
     for result in results:

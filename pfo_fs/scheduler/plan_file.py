@@ -22,7 +22,7 @@ StagePlan: TypeAlias = list[tuple[str, int]]
 """(instruction, MHz) of one stage or rank, in the order of an iteration."""
 
 MAX_PLAN_BYTES = 16 * 2**20
-"""A plan for 64 stages x 1,000 micro-batches has about 2 MB. To read the largest one takes some 5 s and 100 MB."""
+"""A plan for 64 stages x 1,000 micro-batches has about 2 MB. To read the largest plan takes some 5 s and 100 MB."""
 
 _NOT_IN_NAMES = frozenset("'\"\\#()[]")
 _AS_JSON = str.maketrans("()'", '[]"')
@@ -57,7 +57,7 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
         raise PlanError(f"{source}, line {line}: is not UTF-8 text", line=line) from error
     if text.count(",") > 3 * MAX_JOB_INSTRUCTIONS:
         raise PlanError(f"{source}: has more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that a plan may have")
-    # Nothing moves, so that places in messages are those in the file.
+    # Blanks take the place of comments, so that places in messages are those in the file.
     for blank in (_COMMENT, _LAST_COMMA):
         text = blank.sub(lambda found: " " * len(found.group()), text)
     content = text.translate(_AS_JSON).encode()

@@ -25,7 +25,7 @@ BUILTIN: dict[str, type[FrequencyScheduler] | str] = {
 def is_builtin(name: str) -> bool:
     """Whether `name` is a built-in scheduler.
 
-    A job's files may name only these: importing a module that a file in a shared directory names would run its code.
+    A job's files may name only built-in ones, since importing a module that a shared file names would run its code.
     """
     return name in BUILTIN
 
@@ -77,7 +77,7 @@ def check_scheduler_args(cls: type[FrequencyScheduler], args: Mapping[str, Any])
     """Checks that `cls(job_info, rank_infos, pfo_settings, **args)` is a possible call.
 
     Raises:
-        ConfigError: It is not; the message names missing, unexpected and known arguments.
+        ConfigError: The call is not possible; the message names missing, unexpected and known arguments.
         PlanError: The scheduler itself refuses an argument, for example because a file is missing.
     """
     signature = inspect.signature(cls)

@@ -5,7 +5,7 @@ stages are as unequal as they are on average; then slow workers come on top; the
 
 What a remedy saves follows from these durations and from how time and power follow the clock: as the job has measured
 it, or else as it has been published for training on this kind of GPU (A100, A40). For other kinds, both ends of the
-interval come from what is published of any kind, and from work that waits for memory, so that it is wide.
+interval come from what is published of any kind, and from work that waits for memory, so that the interval is wide.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pfo_fs.simulator.traces import SLOW_WORKER
 SLOWDOWNS = (1.0, 1.01, 1.02, 1.05)
 """Longest mean time of a step, as a multiple of that at default clocks."""
 _SCENARIOS, _PIPELINES, _CELLS = 16, 16, 65_536
-"""At most 16 steps of at most 16 pipelines count, spread over the trace; fewer where these are more instructions."""
+"""At most 16 steps of at most 16 pipelines count, spread over the trace; fewer if they exceed 65,536 instructions."""
 _LARGE, _ROUNDS = 4096, (2, 4)
-"""Plans for more instructions in a pipeline take minutes. They are made for the micro-batches of two and of four rounds
-through all ranks: what bubbles save is the same in both, and each further micro-batch saves as much again."""
+"""Plans for more instructions in a pipeline take minutes: they are made for the micro-batches of two and of four rounds
+through all ranks only. What bubbles save is the same in both, and each further micro-batch saves as much again."""
 _MOSTLY = 0.75
-"""A worker is slow if it is in three of four steps: one that has more work in some steps is not."""
+"""A worker counts as slow if it is slow in three of four steps; a worker with more work in some steps does not."""
 _SAME = 1e-9
 """Relative: times that differ by less are equal."""
 _CLOCKS, _LOWEST = 40, 0.42
@@ -48,25 +48,25 @@ _MEASURED, _MEASURED_TO = 3, 0.75
 """A job's own curves count where each instruction was measured at three clocks, one of them at most 3/4 of the highest:
 fewer say little of what lower clocks save."""
 _LATENCIES_S = 0.01, 0.03, 0.1
-"""Clocks act so much later than they are requested: on nodes with A100s and older GPUs, there where the calls of eight
+"""Times from a request until the clock acts: on nodes with A100s and older GPUs, on such nodes if the calls of eight
 GPUs wait for each other, and at most on later GPUs."""
 _IN_MEMORY = 0.5
 """Where nothing is known of GPUs and work, up to this share of what follows the clock may wait for memory instead: then
 lower clocks cost less time, and save more. Bandwidth grows more slowly than computing from one kind to the next."""
 _MOST_LATE = 0.001
-"""Relative: with this much more time, running jobs are compared with plans of full knowledge in the benchmarks."""
+"""Relative: plans get this much more time, as plans of full knowledge do in the benchmarks of running jobs."""
 NOTABLE = 0.02
-"""Share of all time that GPUs wait because loads are unequal, from which on it is told what is left without that."""
+"""If GPUs wait for more than this share of all time because loads are unequal, advice for equal loads is given, too."""
 _DELIVERED = {"plan": (0.85, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
-"""What remedies deliver of what is computed here. Plans: 0.9 to 1.0 on traces and drawn jobs; up to 1.22 on published
-profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks otherwise than the mean of their kind. Clocks
-from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves little to go wrong."""
+"""The least and the most that remedies deliver of what is computed here. Plans: 0.9 to 1.0 on traces and drawn jobs; up
+to 1.22 on published profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks unlike the mean of their
+kind. Clocks from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves little to go wrong."""
 _LEFT = 0.01
-"""A plan may save one point less: a job settles where a trial would hardly tell what more there is."""
+"""A plan may save one point less, because a job settles when a trial would hardly tell whether more can be saved."""
 _DELIVERED_LEAST = {"plan": 0.2, "loads": 0.2, "limit": 0.05}
-"""The first of these for GPUs whose curve is not known: newer kinds save less (energies of a B300 and an RTX PRO 6000:
-0.7 to 0.9 of an A100's), and those that a power limit holds far below the highest clock have saved most of it already
-(a Hopper at 1,500 of 1,980 MHz, simulated: a third to a fifth)."""
+"""The least that remedies deliver on GPUs whose curve is not known: newer kinds save less (energies of a B300 and an
+RTX PRO 6000: 0.7 to 0.9 of an A100's), and those that a power limit holds far below the highest clock have saved most
+of it already (a Hopper at 1,500 of 1,980 MHz, simulated: a third to a fifth)."""
 
 
 class Interval(NamedTuple):
@@ -93,8 +93,8 @@ class Wait(NamedTuple):
     """A cause of waiting.
 
     Attributes:
-        cause: What makes GPUs wait.
-        share: For which share of all time.
+        cause: Name of the cause.
+        share: Share of all time for which GPUs wait because of it.
         shorter: By how much shorter steps would be without it, relative; 0.0 for a pipeline's bubbles.
     """
 
@@ -130,7 +130,7 @@ class Curves(NamedTuple):
     """How training on a kind of GPU follows the clock.
 
     Attributes:
-        rows: Each instruction at the same clocks, the highest first, at which it takes 1 s.
+        rows: Each instruction at the same clocks, the highest first; at the highest it takes 1 s.
     """
 
     rows: Mapping[str, Sequence[Measurement]]
@@ -143,7 +143,7 @@ class Curves(NamedTuple):
 
     @classmethod
     def of_model(cls, model: GpuModel, names: set[str], in_memory: float = 0.0) -> Curves:
-        """Returns those that were published; this share of what follows the clock waits for memory instead."""
+        """Returns the published curves; the share `in_memory` of what follows the clock waits for memory instead."""
         offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
         every = -(-len(offered) // _CLOCKS)
         rows: dict[str, list[Measurement]] = {}
@@ -156,7 +156,7 @@ class Curves(NamedTuple):
 
     @classmethod
     def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
-        """Returns means over stages of what was measured, on lines between clocks; None if that is too little."""
+        """Returns means over stages of what was measured, interpolated between clocks; None if too little was."""
         top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
         points: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
         for (_, name), of in profile.measurements.items():
@@ -188,7 +188,7 @@ def advise(
         full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
         gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
         measured: The curves of all instructions, if the job has measured them.
-        track: Goes through all plans that are to be made, such as with a bar that shows progress.
+        track: Goes through all plans that are to be made, for example with a bar that shows progress.
     """
     names = {one.name for one in pipeline.instructions}
     measured = measured if measured and names <= measured.rows.keys() else None
@@ -199,7 +199,7 @@ def advise(
     published = [model for name, model in TRAINING.items() if re.search(rf"\b{name}\b", gpu.upper())]
     curves = [measured] if measured else [Curves.of_model(model, names) for model in published]
     quick_s, queued_s, late_s = _LATENCIES_S
-    # Where instructions are over before a queued call acts, a job learns slowly when clocks act, and may save little.
+    # If instructions end before a queued call acts, a job learns slowly when clocks act, and may save little.
     slow_s = queued_s if published and full_s.mean() > queued_s else late_s
     cases = [(one, latency_s) for one in curves for latency_s in (quick_s, slow_s)] or [
         *((Curves.of_model(model, names), late_s) for model in TRAINING.values()),
@@ -255,7 +255,7 @@ class _Job:
         of_stages = _sums(np.array([one.stage for one in nodes]), full_s.transpose(1, 0, 2))
         beside = of_stages / np.median(of_stages, axis=2, keepdims=True)  # (stages, steps, pipelines)
         self.slow = (np.quantile(beside, 1 - _MOSTLY, axis=1) > SLOW_WORKER).any(axis=0)
-        if self.slow.all():  # each has a slow stage: none is healthy, with which the others could be compared
+        if self.slow.all():  # each has a slow stage: no healthy pipeline is left to compare with
             self.slow[:] = False
         groups = np.where(self.slow, np.cumsum(self.slow), 0)
         of_pipelines = _mean_of(self.kinds, full_s, of_pipelines=True)
@@ -271,7 +271,7 @@ class _Job:
         self._planner = ScenarioPlanner(self.scenarios, most_walks=0)  # descents take long, and gain 0.1 points
 
     def _of(self, part: Pipeline) -> _Job:
-        """The same with the micro-batches of a part of its pipeline."""
+        """The same job with only the micro-batches of a part of its pipeline."""
         pipeline, full_s = self.scenarios.problem.pipeline, self.scenarios.full_s
         rows = [pipeline.position[one] for one in part.instructions]
         return _Job(part, full_s[:, rows], self.curves, self.latency_s)
@@ -325,7 +325,7 @@ class _Job:
         return [self.scenarios.table.number[mhz] for mhz in self.curves.clocks_mhz]
 
     def _by_loads_j(self, uniform: Sequence[Played], slowdown: float) -> float:
-        """Mean energy of a step in J if each pipeline runs at the clock at which it ends with the slowest one."""
+        """Mean energy of a step in J if each pipeline runs at the clock at which it ends with the slowest pipeline."""
         scenarios, table = self.scenarios, self.scenarios.table
         most_s = slowdown * self.spans_s.max(axis=1, keepdims=True)
         least_j: Array = np.full(self.spans_s.shape, np.inf)
@@ -355,7 +355,7 @@ def _sums(places: Array, values: Array) -> Array:
 
 
 def _mean_of(keys: Sequence[object], full_s: Array, *, of_pipelines: bool = False) -> Array:
-    """Durations with each replaced by the mean of all with its key; or of those of its pipeline."""
+    """Durations, each replaced by the mean of all durations with its key, or of those of its pipeline only."""
     found: Array = np.empty_like(full_s)
     for key in set(keys):
         rows = np.array([one == key for one in keys])

@@ -46,7 +46,7 @@ class Nuisances:
 
 
 _UNTIL_STEADY = 16
-"""After twice the 8 iterations over which clock processes average, they know how long instructions take that vary."""
+"""After twice the 8 iterations over which clock processes average, they know how long varying instructions take."""
 
 QUIET = Nuisances(time_jitter=0.0, power_jitter=0.0, warm_up=0.0)
 """No noise: shows the true time and energy of a plan."""
@@ -177,7 +177,7 @@ class Cluster:
             nodes.begin_from(known)
 
     def steady(self, clocks: Array, steps: Sequence[Array | float] = (1.0,)) -> list[Played]:
-        """Returns iterations as they are after several of the same clocks; virtual time stays as it is.
+        """Returns iterations as they are after several at the same clocks; virtual time stays as it is.
 
         Args:
             steps: For each iteration, the factor of its durations; an array of (nodes, pipelines) if they differ.

@@ -19,7 +19,7 @@ from pfo_fs.simulator.traces import Trace
 from pfo_fs.user_files import csv_table
 
 _SHOWN = 10
-"""The trace's own loads are the direction in which the durations of the first ten steps vary most: those that are
+"""The trace's own loads are the direction in which the durations of the first ten steps vary most; these steps are
 played before loads choose clocks."""
 _MOST_LOAD = 1e18
 """The square of the longest sequence that is expected, of a billion tokens."""
@@ -32,7 +32,7 @@ class LoadSummary(NamedTuple):
     Attributes:
         run_saved, run_late: Energy saved and time lost over the whole run.
         plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
-        worst_step_late: By how much longer the latest of these steps took.
+        worst_step_late: By how much longer the slowest of these steps took beside max clocks, relative.
         balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
             are permanently slow stay slow.
         begins_at: The first step with a lower clock; None: there was none.
@@ -54,7 +54,7 @@ class LoadSummary(NamedTuple):
     def of(
         cls, run: Sequence[Compared], plan: Sequence[Compared], steps: Sequence[Compared], decisions: Decisions
     ) -> LoadSummary:
-        """Returns the summary of a run, of the steps by which its plan is judged, and of the latest of `steps`."""
+        """Returns the summary of a run, of the steps by which its plan is judged, and of the slowest of `steps`."""
         known, worst = decisions.coordinator.state, max(step.time_s / step.full_time_s - 1 for step in steps)
         found = (*_totals(run), *_totals(plan), worst, known.balanced, decisions.begins_at, known.margin, known.text)
         return cls(len(run), *found)
@@ -189,7 +189,7 @@ class LoadPlay:
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
         """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
-        `steps` makes the steps from their number, such as with a bar that shows progress.
+        `steps` makes the steps from their number, for example with a bar that shows progress.
         """
         played, count, lanes = [], self._shape.micro_batches, len(self._trace.dp_ranks)
         others: list[tuple[float, ...]] = [()] * (lanes * (self._shape.ranks - 1))

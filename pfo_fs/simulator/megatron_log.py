@@ -1,6 +1,6 @@
 """Durations from the log of a training with Megatron-LM: its arguments, and its timers of all ranks.
 
-Megatron prints both where it has `--timing-log-level 2 --timing-log-option all`. A timer holds the sum over all
+Megatron prints both if it runs with `--timing-log-level 2 --timing-log-option all`. A timer holds the sum over all
 micro-batches of a rank and step, so that what varies among micro-batches stays unknown.
 """
 
@@ -18,7 +18,7 @@ from pfo_fs.user_files import read_user_file
 _MOST_BYTES = 2**28
 _MOST_RANKS, _MOST_NODES = 65_536, 32_768
 _STEPS, _LANES = 16, 16
-"""The last steps that are taken, and the ranks of each stage, spread over all."""
+"""At most this many of the last steps are taken, and at most this many ranks of each stage, spread over all."""
 _ARGUMENT = re.compile(r"(\w+) \.+ (\d{1,9})\s*$")
 _TIMER = re.compile(r"(?:^|\s)([a-z-]+):\s*$")
 _RANK = re.compile(r"(?:^|\s)rank +(\d{1,9}): (\d{1,9}\.\d\d)\s*$")

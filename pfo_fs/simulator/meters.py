@@ -38,8 +38,8 @@ class PlayedStep(NamedTuple):
 class SimulatedMeters:
     """The meters of all ranks.
 
-    A step's marks (times of its instructions) are given to the meters one iteration later, when the energy counters,
-    whose ticks the cluster's noise jitters, have ticked beyond its end.
+    A step's marks (times of its instructions) are given to the meters one iteration later, when the energy counters
+    have ticked beyond its end. The cluster's noise jitters these ticks.
     """
 
     def __init__(self, cluster: Cluster, infos: Sequence[RankInfo], settings: PFOSettings) -> None:

@@ -1,7 +1,7 @@
 """Iterations on real nodes, event by event: clocks that act late, and calls that wait for each other.
 
-The clock followers are those of the real clock processes (`device/clocks/clock_follower.py`). They see only what these
-see: the points that the device reaches, a little late, and the duration of their own calls.
+The clock followers are those of the real clock processes (`device/clocks/clock_follower.py`). They see only what the
+real processes see: the points that the device reaches, a little late, and the duration of their own calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Work(NamedTuple):
 
     Attributes:
         orders: For each rank, its nodes in order.
-        after: For each node, (node, delay in s) of those on other ranks that wait for it.
+        after: For each node, the nodes on other ranks that wait for it, as (node, delay in s).
         times_s: For each node and clock number, its duration; clock 0 is the highest.
         powers_w: For each node and clock number, the power of one GPU.
         kinds: For each node, a number that is the same for the same work.
@@ -61,7 +61,7 @@ class NodeSettings(NamedTuple):
 
 @dataclass
 class _Gpu:
-    """One GPU: the clock in force, and the one that acts next."""
+    """One GPU: the clock in force, and the clock that acts next."""
 
     rank: int
     number: int = 0
@@ -158,7 +158,7 @@ class SimulatedNodes:
 
         Args:
             clocks_mhz: For each rank, the clock of each instruction; empty for the default clock.
-            factors: For each node, by how much it takes longer than in `work`.
+            factors: For each node, its duration as a multiple of that in `work`.
         """
         nodes = len(work.after)
         self._work, self._factors = work, factors
@@ -341,7 +341,7 @@ class SimulatedNodes:
             gpu.calling = False
             gpu.set_mhz = mhz
             rank = self._ranks[gpu.rank]
-            if gpu is rank.gpus[-1]:  # the GPU of the rank that waits longest
+            if gpu is rank.gpus[-1]:  # of the rank's GPUs, the one that waits longest
                 rank.latencies.calls.called(self._now_ns(), round(call_s * 1e9), waited_ns)
                 rank.latencies.clock_was_set(self._now_ns(), mhz, waited_ns)
             lowest_mhz = min((other.set_mhz for other in rank.gpus if other.set_mhz), default=0)

@@ -50,7 +50,7 @@ class SimulatedRanks:
 
     Attributes:
         schedule: The schedule in force; its number is -1 if there is none.
-        switcher: It says what a measurement of a step counts for, and when that ends.
+        switcher: It tells which schedule a measurement of a step counts for, and when that ends.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SimulatedRanks:
         self._join(settings, metadata)
 
     def _join(self, settings: PFOSettings, metadata: str) -> None:
-        """Creates the job, which a daemon schedules, connects the processes of all ranks, and registers these."""
+        """Creates the job, which a daemon schedules, connects the processes of all ranks, and registers the ranks."""
         stages, pipelines, cluster = self._stages, self._cluster.pipelines, self._cluster
         shape = JobInfo(
             pp_degree=stages,

@@ -18,13 +18,13 @@ class Summary:
 
     Attributes:
         deployed_at: First iteration under a plan; None if no plan was applied.
-        plan_number: Number of the last plan, the one that was in force at the end; stragglers' plans apart.
+        plan_number: Number of the plan that was in force last; plans for stragglers do not count.
         settled: Whether the scheduler has measured the last schedule of the run and keeps it.
         profiling_steps: Number of iterations before the first plan and in measuring windows.
         full_time_s, full_energy_j: Time and energy of an iteration at max clocks, without noise; if durations
             vary, the mean over the iterations by which plans are judged (`Variation.judged`).
         plan_time_s, plan_energy_j: The same under the last plan.
-        worst_step_late: Additional time of the latest one of these iterations under the last plan, relative.
+        worst_step_late: Additional time of the slowest of these iterations under the last plan, relative.
         overhead_s, overhead_j: Total time and energy of the profiling iterations beyond those of max clocks.
         time_s, energy_j: Time and energy of the whole run, noise included.
         full_run_time_s, full_run_energy_j: The same at max clocks, with the same variation and noise.
@@ -115,13 +115,13 @@ def summarize(play: Play, played: Sequence[Iteration]) -> Summary:
 
 
 _JUDGED = 16
-"""Iterations of a job whose work does not vary; their mean lateness is then known to some 0.03 %."""
+"""If the work of a job does not vary, it is judged by this many iterations: lateness is then known to some 0.03 %."""
 
 
 def judged_iterations(cluster: Cluster, schedules: RankSchedules, *, as_learned: bool = False) -> list[Played]:
     """Returns the iterations by which schedules are judged, from now on, with exact powers.
 
-    Durations scatter as in the job, and alike under all schedules: that alone makes a plan without slack later.
+    Durations scatter as in the job, in the same way under all schedules: that alone makes a plan without slack late.
 
     Args:
         as_learned: Whether clocks are followed with what clock processes have learned so far; if not, they know all

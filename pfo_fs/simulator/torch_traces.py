@@ -1,7 +1,7 @@
 """Durations from what `torch.profiler` has recorded: a Chrome trace (JSON, as it is or compressed) of each rank.
 
 Ranges tell what ran: `PP:1F0` is the forward of micro-batch 0 on stage 1 in schedules of torch.distributed.pipelining;
-`Forward 0` and `Backward 0` are what others record, such as GPipe there, or a program by `record_function`. On a GPU's
+other schedules there, such as GPipe, and programs by `record_function` record `Forward 0` and `Backward 0`. On a GPU's
 stream, a range lasts from the begin of its first kernel to the end of its last one; on the host, while it is launched.
 """
 
@@ -21,7 +21,7 @@ from pfo_fs.simulator.traces import TIMES_S, Trace, trace_of
 from pfo_fs.user_files import read_user_file
 
 _MOST_BYTES = 2**29
-"""Of a file, decompressed: some steps of a large model are 50 to 300 million."""
+"""The most bytes of a decompressed file: some steps of a large model are 50 to 300 million."""
 _MOST_FILES = 1024
 SUFFIXES = (".json", ".json.gz")
 _RANGE = re.compile(r"(?:PP:(\d{1,4})([FBIW])|(Forward|Backward) )(\d{1,6})")

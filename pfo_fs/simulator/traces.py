@@ -6,7 +6,7 @@ A trace is a CSV file, as it is or compressed by gzip, with a row for each instr
     23,0,0,forward,0,0.063459
 
 Other columns are ignored. Each simulated iteration takes its durations from one step: first the steps in order, then
-steps drawn at random. An instruction's length is the mean of its stage; how time and power follow the clock is that of
+steps drawn at random. An instruction's length is the mean of its stage; how time and power follow the clock comes from
 a GPU model.
 
     job = read_trace(Path("trace.csv.gz"), pipelines=4).job()
@@ -31,20 +31,20 @@ from pfo_fs.simulator.truth import Truth
 from pfo_fs.user_files import INSTRUCTIONS, TRACE_COLUMNS, csv_table
 
 TIMES_S = 1e-9, 1e6
-"""Outside of them lies no duration of an instruction, and what is computed of it may overflow."""
+"""Durations of instructions lie between these; what is computed from others may overflow."""
 _MOST_TIMES = 1_000_000
-"""A stall of a minute beside an instruction of 0.1 ms; columns in several units differ by more."""
+"""Times differ by at most this factor: a stall of a minute beside 0.1 ms. Columns in several units differ by more."""
 _NAMES = {"forward", "backward", "backward_input", "backward_weight", "recomputation", "forward_backward"}
 SLOW_WORKER = 1.15
-"""A pipeline with a stage that takes 1.15 times as long as that of the median pipeline is permanently slow: healthy
-ones of the published traces take at most 1.05 times as long, the slow worker 1.43 times."""
+"""A pipeline is permanently slow if one of its stages takes 1.15 times as long as in the median pipeline: in the
+published traces, healthy ones take at most 1.05 times as long, the slow worker 1.43 times."""
 TRACE_NOISE = Nuisances(time_jitter=0.0)
 """The trace has its own jitter of durations."""
 
 
 @dataclass(frozen=True)
 class TracedStages(Truth):
-    """The truth of stages whose lengths at the highest clock were measured; all else is that of a GPU model.
+    """The truth of stages whose lengths at the highest clock were measured; all else comes from a GPU model.
 
     Attributes:
         lengths_s: The duration of each (stage, instruction) at the highest clock, in s.
@@ -178,7 +178,7 @@ def trace_of(
     times_s: Mapping[tuple[int, int, int], float],
     dp_ranks: Sequence[int],
 ) -> Trace:
-    """Returns the trace of the steps in which no instruction is missing, of times by step, pipeline and node."""
+    """Returns the trace of the steps without a missing instruction, from times by step, pipeline and node."""
     kinds = [(instruction.stage, instruction.name) for instruction in pipeline.instructions]
     seen = Counter((step, dp_rank) for step, dp_rank, _ in times_s)
     taken = set(dp_ranks)

@@ -15,7 +15,7 @@ from pfo_fs.simulator.nodes import Work
 
 
 class Truth(ABC):
-    """The true time and energy of each instruction at each clock, without noise; all else is that of a GPU model.
+    """The true time and energy of each instruction at each clock, without noise; all else comes from a GPU model.
 
     Attributes:
         slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
@@ -60,7 +60,7 @@ class ModelTruth(Truth):
 
 
 _KEEPS = 0.9
-"""What a highest clock that wanders keeps of its distance from the mean in the next iteration."""
+"""A wandering highest clock keeps this share of its distance from the mean in the next iteration."""
 
 
 class HighestClocks:
@@ -73,7 +73,7 @@ class HighestClocks:
         self._away: Array = self._random.standard_normal(shape)
 
     def next_mhz(self) -> Array:
-        """Returns those of the next iteration."""
+        """Returns the highest clocks of the next iteration, in MHz."""
         drawn = self._random.standard_normal(self._away.shape)
         self._away = _KEEPS * self._away + (1 - _KEEPS**2) ** 0.5 * drawn
         highest_mhz: Array = self._middle_mhz + self._half_mhz * np.clip(self._away / 2, -1, 1)

@@ -28,7 +28,7 @@ MODELS: Mapping[str, float] = {"1B": 16 * 2048 / 1.2e9, "8B": 32 * 4096 / 8e9, "
 _REST_S = 0.02
 """Relative to a mean step: the optimizer's step and what follows it, at the highest clock."""
 _FIRST = 10
-"""Work is scaled so that the mean of these first steps takes the time of a step that was asked for."""
+"""Work is scaled so that this many first steps take the requested time of a step on average."""
 _COLUMNS = ("step", "dp_rank", "micro_batch", "length")
 _LONGEST = 1_000_000_000
 
@@ -40,7 +40,7 @@ def read_lengths(path: Path) -> list[Step]:
     """Reads steps from a CSV file with columns step, dp_rank, micro_batch, length: a row for each sequence.
 
     Raises:
-        PlanError: The file cannot be read, or a rank of a step has none.
+        PlanError: The file cannot be read, or a rank has no sequence in a step.
     """
     lengths_of: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     with csv_table(path, _COLUMNS, "a table of lengths") as table:
@@ -65,7 +65,7 @@ def drawn_steps(
 
     Args:
         context: Tokens of a micro-batch, which documents fill; the last one is cut.
-        median, sigma: Of the log-normal distribution of their lengths.
+        median, sigma: Parameters of the log-normal distribution of document lengths.
     """
     import math
 
