@@ -67,7 +67,7 @@ def advise(
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
             trace, found = read_torch_traces(path, num_ranks, lambda text: say(text, to=err))
             if not found:
-                say("These ranges are of the host: that ranks waited for each other counts as work in them.", to=err)
+                say("These ranges were timed on the host: waiting for other ranks counts as work.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
         elif source.endswith(_LOGS):
             pipeline, full_s = read_megatron_log(path)
@@ -145,10 +145,10 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
     show(shown)
     if advice.curves == "measured":
-        say("How training follows the clock is what this job has measured, not what was published.")
+        say("How training follows the clock was measured in this job, not taken from publications.")
     elif advice.curves == "unknown":
         kind, more = (repr(gpu), "") if gpu else ("these GPUs", " If they are of these kinds, give --gpu.")
-        known = "the intervals hold what is known of A100 and A40, and that newer kinds save less"
+        known = "the intervals cover what is known of A100 and A40, and that newer kinds save less"
         say(f"No curve of training is published for {kind}: {known}.{more}")
     for one in advice.waits[2:]:
         if one.share > NOTABLE:

@@ -50,7 +50,7 @@ class _Answer(NamedTuple):
 
         slower, error, saved, saved_error, _, default_steps = self.found
         text = share_text(slower, error, 2)
-        text = f"training is {text} slower because of pfo-fs" if self.is_slower else f"not pfo-fs: {text}"
+        text = f"training is {text} slower because of pfo-fs" if self.is_slower else f"not because of pfo-fs: {text}"
         if self.is_slower and not self.is_too_slow:
             text += f" (its target allows {100 * self.allowed:.2f} %)"
         if saved_error < math.inf:
@@ -249,9 +249,7 @@ def _result(folder: JobFolder, index: bodies.IndexBody, steps: int, step_s: floa
         if state.current is not None and state.current.number > index.number:
             _no_answer("another schedule came into force before all was measured; ask again")
         if time.monotonic() > until_s:
-            _no_answer(
-                f"{name_ranks(missing, NAMED)} measured nothing, or training stands: `pfo-fs status` shows their errors"
-            )
+            _no_answer(f"{name_ranks(missing, NAMED)} measured nothing, or training has stopped: see `pfo-fs status`")
         time.sleep(_LOOK_S)
     schedules = folder.read_schedules(index, ranks.infos)
     measured = list(results.read(index.number))

@@ -102,7 +102,7 @@ def _show(summary: Summary) -> None:
         f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
         f"{difference_text(summary.overhead_s, duration_text)} and "
         f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
-        "These figures are exact; those of the page were measured in the job, until the last instruction's end.\n"
+        "These figures are exact; the page's figures were measured in the job, until the last instruction's end.\n"
         "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
         "coordinator, scheduler and planner are those of real jobs."
     )

@@ -36,7 +36,7 @@ def doctor(
     gpus: Annotated[int | None, Option(help="Number of GPUs; default: all, 1 if simulated.", min=1, max=64)] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Check what works on this node, and in a shared directory if one is named. Exit code 1: something does not.
+    """Check what works on this node, and in a shared directory if one is named. Exit code 1 if something does not.
 
     Changes no setting, unless --fix is given. In the directory it makes some files, and removes them.
     """

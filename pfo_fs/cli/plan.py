@@ -45,7 +45,7 @@ def plan(
     output: Annotated[Path | None, Option("--output", "-o", help="Folder for plans, table and picture.")] = None,
     format_: Annotated[Literal["yaml", "lowtime"], Option("--format", help="lowtime: for a Zeus server.")] = "yaml",
     solver: Annotated[Literal["lp", "lowtime", "both"], Option(help="How to plan; both for a comparison.")] = "lp",
-    gpus_per_rank: Annotated[int, Option(help="GPUs of a rank; the profile is of one, results are for all.")] = 1,
+    gpus_per_rank: Annotated[int, Option(help="GPUs per rank; the profile is of one GPU, results of all.")] = 1,
     clock_latency: Annotated[float | None, Option(help=_LATENCY, min=0.0, max=1.0)] = None,
     ranks_per_host: Annotated[int, Option(help="Ranks that share a host and its driver.", min=1)] = 1,
     json_: JsonFlag = False,

@@ -49,7 +49,7 @@ def prune(
     dry_run: Annotated[bool, Option("--dry-run", "-n", help="Only show what would be removed.")] = False,
     json_: JsonFlag = False,
 ) -> None:
-    """Remove ended jobs, from the archive too, that are old; never one that runs."""
+    """Remove old jobs that have ended, from the archive too; running jobs stay."""
     from pfo_fs.reports.directory import user_name
     from pfo_fs.store.pruning import Pruning
 

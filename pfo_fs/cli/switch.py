@@ -96,7 +96,7 @@ def _meant(job: str | None, every: bool, shared_dir: Path | None) -> tuple[Share
     if job == layout.EVERY_JOB:
         wrong_usage("'all' is no job; did you mean --all, all jobs of the directory?")
     if (job is not None) == every:
-        wrong_usage("not both: a job or --all" if every else "name a job, or all of them by --all")
+        wrong_usage("give a job or --all, not both" if every else "name a job, or all of them by --all")
     if job is None:
         return open_directory(the_directory(shared_dir), in_use=True), layout.EVERY_JOB
     folder = find_job(job, shared_dir, writes=True)

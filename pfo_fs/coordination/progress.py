@@ -120,12 +120,12 @@ class Progress:
         self._pace = pace
         self._since = self._first_seen = now
         self._read = -math.inf
-        self._found = -1  # the step in the record that was there at the first reading
+        self._first_step = -1  # the step in the record that was there at the first reading
 
     @property
     def is_awaited(self) -> bool:
         """Whether there is a record of progress, but it may be old, so that the step is not known yet."""
-        return self.step < 0 <= self._found
+        return self.step < 0 <= self._first_step
 
     def poll(self, now: float) -> bool:
         """Reads the progress, at most once a second; returns whether training has reached another step."""
@@ -145,8 +145,8 @@ class Progress:
         if mine.step == self.step:
             return False
         if is_first:
-            self._found = mine.step  # this coordinator replaces another one, so it cannot know how old the record is
-        if mine.step == self._found and now - self._first_seen < _MAY_BE_OLD_S:
+            self._first_step = mine.step  # this coordinator cannot know how old the record is
+        if mine.step == self._first_step and now - self._first_seen < _MAY_BE_OLD_S:
             return False
         # The record was written between the last reading and this one.
         self.step, self._since = mine.step, not_yet_there - mine.step_age_s

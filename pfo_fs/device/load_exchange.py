@@ -269,7 +269,7 @@ class LoadExchange:
             if self._unsent:
                 self._unsent = self._unsent[stream.send(self._unsent) :]
         if len(self._unsent) > _MOST_UNSENT:
-            raise OSError("it takes no loads any more")
+            raise OSError("the process that decides reads no more loads")
         self._poll.modify(stream, select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0))
 
     def _say(self, text: str) -> None:

@@ -107,7 +107,7 @@ class ScheduleWatch:
             return []
         log.warning(
             "current.json has named no schedule, or an older one than %d of generation %d, for %.0f s: did another "
-            "user write the file before? Default clocks, then what it says now",
+            "user write the file before? Default clocks, then the schedule that it names now",
             self.known[1],
             self.known[0],
             now_s - self._older_since_s,

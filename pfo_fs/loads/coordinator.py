@@ -231,7 +231,7 @@ class LoadCoordinator:
             found = _found(energy, time, self._times.controls)
         else:
             change = f"the {1000 * choice.change_s:.0f} ms in which a clock changes"
-            found = f"no clock could be lowered: less work saves no more than the margin and {change}"
+            found = f"no clock could be lowered: ranks with less work wait no longer than the margin and {change}"
         text, problem = choice.status_text(found), ""
         silent = [lane for lane in self._silent if lane >= 0]
         if self._waits.apart:

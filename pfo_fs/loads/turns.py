@@ -257,7 +257,7 @@ class Pace:
         return low / top - 1 if low > top * (1 + max(_SLOWER, _ERRORS * error)) else 0.0
 
 
-_TELLING, _APART = 16, 2
+_RECENT_STEPS, _APART = 16, 2
 """Ranks count as apart while a rank did not wait in two of the last 16 steps that can tell: ranks that wait after every
 second step show it in half of these, and a single step may be an error of measured times."""
 _EXACT_S, _EXACT = 0.005, 0.01
@@ -273,7 +273,7 @@ class Waits:
 
     def __init__(self, lanes: Sequence[int], stages: Sequence[int]) -> None:
         self._lanes, self._stages = np.array(lanes), np.array(stages)
-        self._waited: deque[bool] = deque(maxlen=_TELLING)
+        self._waited: deque[bool] = deque(maxlen=_RECENT_STEPS)
         self._earlier_s: Array = np.zeros(max(lanes) + 1)
         self._pending_s = 0.0
         self.seen = ""

@@ -48,7 +48,7 @@ def one_per_stage(problem: Problem, deadline_s: float, straggler_s: float | None
 
 
 class Combinations:
-    """Combinations of one clock per stage, evaluated; clock changes within a rank of several stages count.
+    """Combinations of one clock per stage, evaluated without the cost of clock changes.
 
     Args:
         clocks: The clock of each stage as a position, (combinations, stages).

@@ -160,7 +160,7 @@ class FileClient:
         if isinstance(message, m.ClocksHeld):
             if message.why and not self.is_off and self._rank == 0:
                 what = "its directory was removed" if message.why == "removed" else "switched off, until `pfo-fs on`"
-                log.warning("power limit: %s: what was set before holds", what)
+                log.warning("power limit: %s: the earlier level is in force", what)
             self.is_off = bool(message.why)
 
     def _log_line(self, level: int, text: str) -> None:

@@ -136,7 +136,7 @@ def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
         _energy_card("energy", None if known.saved is None else -known.saved, verdict.saved_error, against),
         _time_card("time", known.late, verdict.slower_error, against),
         _card("loads explain", explained, "of what varies between ranks"),
-        _card("batches of equal work", signed_percent(-known.balanced, 0), "time: do that first"),
+        _card("batches of equal work", signed_percent(-known.balanced, 0), "time; try this first"),
     ]
 
 

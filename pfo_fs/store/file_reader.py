@@ -127,7 +127,7 @@ class FileReader:
                     raise StoreError(
                         errno.EPERM,
                         f"{self.root / path}: others may write into it (mode {stat.S_IMODE(status.st_mode):o}), so "
-                        "that its owner need not be its author; not read. `chmod go-w` it",
+                        "it is not read: its owner may not have written it. `chmod go-w` it",
                     )
                 if status.st_size > limit:
                     raise StoreError(

@@ -56,7 +56,7 @@ class RankFiles(RecordFolder):
         body = self.read(b.RanksBody, name=name)
         if body is not None and all(rank.rank_info.rank != name for rank in body.ranks):
             path = self.files.root / self.path_of(b.RanksBody, name=name)
-            raise RecordError(f"{path}: it is of rank {body.ranks[0].rank_info.rank}")
+            raise RecordError(f"{path}: it is not of the rank in its name, but of rank {body.ranks[0].rank_info.rank}")
         return None if body is None else body.ranks
 
     def read_rank(self, rank: int) -> b.RankBody | None:

@@ -168,7 +168,7 @@ class RecordFolder:
                 header, body = decode(data, form.kind, model, attempt=self.attempt)
                 for key, number in place.items():
                     if getattr(body, key, number) != number:
-                        raise RecordError(f"it is of {key} {getattr(body, key)}")
+                        raise RecordError(f"its body has {key} {getattr(body, key)}")
                 return header, body
             except RecordError as error:
                 problem = str(error)  # the error itself would keep the file's content, in its traceback

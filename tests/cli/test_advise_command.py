@@ -101,7 +101,7 @@ def test_a_job_tells_from_what_it_has_measured_at_default_clocks_and_of_curves(t
     ]
     play.folder.write_file("profile.csv", "\n".join(["stage,instruction,frequency,time,energy", *rows]).encode())
     play.folder.write(ModelBody(blocking_power_w=80.0, delay_s=0.0))
-    assert "is what this job has measured" in pfo_fs(*arguments).stdout
+    assert "was measured in this job" in pfo_fs(*arguments).stdout
 
 
 def test_a_job_that_has_measured_nothing_yet_is_told_where_to_look(tmp_path: Path) -> None:

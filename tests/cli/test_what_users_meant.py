@@ -137,7 +137,7 @@ def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
 CASES = """
 off all -d ROOT                                         2 did you mean --all
 off -d ROOT                                             2 name a job, or all of them by --all
-off JOB --all -d ROOT                                   2 not both: a job or --all
+off JOB --all -d ROOT                                   2 give a job or --all, not both
 off --all -d empty                                      1 is not a shared directory of pfo-fs
 off nobody -d ROOT                                      1 is not a job in
 on JOB -d empty                                         1 is not a job in

@@ -129,7 +129,7 @@ def test_a_section_whose_lines_are_all_commented_out_says_nothing() -> None:
         ("all:\n  - " + "f" * 65 + " 3\n", 2, "name has 1 to 64 printable characters"),
         ("all: {forward: [1]}\n", 1, "'forward' has one clock in MHz, got a list of 1"),
         ("all: {? [a] : 1}\n", 1, "expected the name of an instruction as key"),
-        ("all: 1\nturns: 3\n", 2, "turns is a list of up to 1,024, such as [1, 2, 3, 0]"),
+        ("all: 1\nturns: 3\n", 2, "turns is a list of up to 1,024, as [1, 2, 3, 0]"),
         ("all: 1\nturns: [" + "1, " * 1025 + "]\n", 2, "got a list of 1025"),
         ("all: 1\nturns: [1,\n  4]\n", 3, "a turn is at most 3, got '4'"),
         ("all: 1\nturns: [1, [2]]\n", 2, "a turn is a whole number, got 'a list of 1'"),

@@ -48,7 +48,7 @@ def test_a_registration_under_the_name_of_another_rank_is_refused_and_none_is_no
     folder.register_ranks(ranks(1))
     assert folder.read_rank(1) is None
     (folder.location / "ranks/0.json").rename(folder.location / "ranks/1.json")
-    with pytest.raises(RecordError, match=r"1\.json: it is of rank 0"):
+    with pytest.raises(RecordError, match=r"1\.json: it is not of the rank in its name, but of rank 0"):
         folder.read_rank(1)
 
 
@@ -187,7 +187,7 @@ def test_a_plan_or_an_index_of_another_schedule_is_not_followed(tmp_path: Path) 
     for name, of_0 in ((index.files["stage:0"], "0.json"), ("index.json", "index.json")):
         (places / "1" / name).unlink()
         (places / "1" / name).write_bytes((places / "0" / of_0).read_bytes())
-    with pytest.raises(RecordError, match="it is of number 0"):
+    with pytest.raises(RecordError, match="its body has number 0"):
         folder.read_schedule(index, infos[0])
-    with pytest.raises(RecordError, match="it is of number 0"):
+    with pytest.raises(RecordError, match="its body has number 0"):
         folder.read(bodies.IndexBody, number=1)

@@ -239,7 +239,7 @@ def test_a_decider_that_takes_no_rows_holds_nobody_up_and_is_given_up(exchanging
             with suppress(BlockingIOError, BrokenPipeError):
                 rank.training.send(row)
         rank.training.settimeout(HANGS_AFTER_S)
-        assert b"takes no loads any more" in receive(rank.training)
+        assert b"reads no more loads" in receive(rank.training)
         over.set()
 
 

@@ -84,7 +84,7 @@ class PowerCapGpu(ReadThrough):
             limit_w = before_w
         if abs(limit_w - now_w) > SAME_W:
             if not self._note.write(before_w, limit_w, now_w):
-                raise DeviceError("no note of the power limit can be written; name a folder for it by PFO_FS_RUN_DIR")
+                raise DeviceError("no note of the power limit can be written; set PFO_FS_RUN_DIR to a folder for it")
             self.set_power_limit_w(limit_w)
 
     def reset_clocks(self) -> None:

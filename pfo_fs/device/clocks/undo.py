@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNDO_FOR_S = 120.0
 """After its trainer has ended, a clock process tries for this time to put all back; then a note tells the next one."""
 
-LEFT_TO = "the next pfo-fs job on this GPU and host goes on, or `pfo-fs reset-clocks`"
+LEFT_TO = "the next pfo-fs job on this GPU and host tries again, or `pfo-fs reset-clocks`"
 _FIRST_S, _LONGEST_S = 0.05, 10.0
 _SHOWS_WITHIN_NS = 1_000_000_000
 _LOOK_EVERY_NS = 50_000_000

@@ -74,7 +74,7 @@ class Measuring:
         self._said: set[type[Exception]] = set()  # kinds of errors that were printed
         self._breaks = gpu.energy_breaks
         self._why_no_energy = ""
-        self._no_energy_ns = time.monotonic_ns()  # the time of the last reading that succeeded
+        self._last_energy_ns = time.monotonic_ns()  # the time of the last reading that succeeded
         self._reading_ns = 0
         self.next_look_ns = 0
         self.held = False
@@ -170,7 +170,7 @@ class Measuring:
                 pauses.start_anew()
                 curve.break_off()
                 self._readings.break_off(now_ns)
-            elif now_ns - self._no_energy_ns > _NO_ENERGY_NS:
+            elif now_ns - self._last_energy_ns > _NO_ENERGY_NS:
                 curve.clear()
             pauses.failed(now_ns, error)
             self._why_no_energy = f"no energy ({pauses.text}): {error}"
@@ -181,7 +181,7 @@ class Measuring:
             self._why_no_energy, self._breaks = "", self._gpu.energy_breaks
             curve.break_off()
             self._readings.break_off(read_ns)
-        self._no_energy_ns = read_ns
+        self._last_energy_ns = read_ns
         curve.add(read_ns, energy_j)
         self._readings.write(read_ns, energy_j)
 
