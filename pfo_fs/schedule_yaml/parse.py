@@ -27,9 +27,7 @@ from pfo_fs.turns import ALL, MOST_TURNS
 
 Request = TypeVar("Request", Target, Straggler)
 _TOP_LEVEL = ("all", "stages", "ranks", "turns", "until", "target", "straggler")
-_TURNS = (
-    f"turns is a list of up to {MOST_TURNS:,}, as [1, 2, 3, 0]: 1 the even half, 2 the odd half, 3 all, 0 none"
-)
+_TURNS = f"turns is a list of up to {MOST_TURNS:,}, as [1, 2, 3, 0]: 1 the even half, 2 the odd half, 3 all, 0 none"
 _EMPTY = "the file is empty; remove it, or write `all: 0` to leave all clocks alone"
 _RANGE = re.compile(r"(?P<first>[^\s,-]+)(?:\s*-\s*(?P<last>[^\s,-]+))?")
 
