@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pfo_fs.models import JobInfo as JobInfo
     from pfo_fs.models import ProfilingResult as ProfilingResult
     from pfo_fs.models import RankInfo as RankInfo
-    from pfo_fs.planner.zeus_profile import InstructionProfilingResult as InstructionProfilingResult
-    from pfo_fs.planner.zeus_profile import OfflineProfilingResult as OfflineProfilingResult
+    from pfo_fs.planner.profile_csv import InstructionProfilingResult as InstructionProfilingResult
+    from pfo_fs.planner.profile_csv import OfflineProfilingResult as OfflineProfilingResult
     from pfo_fs.power_limit import GlobalPowerLimitOptimizer as GlobalPowerLimitOptimizer
     from pfo_fs.scheduler import FrequencyScheduler as FrequencyScheduler
     from pfo_fs.scheduler import PointSolution as PointSolution
@@ -41,7 +41,7 @@ _HOME = {
     "pfo_fs.integrations.any_framework": ("attach",),
     "pfo_fs.integrations.huggingface": ("HFGlobalPowerLimitOptimizer",),
     "pfo_fs.models": ("FrequencySchedule", "JobInfo", "ProfilingResult", "RankInfo"),
-    "pfo_fs.planner.zeus_profile": ("InstructionProfilingResult", "OfflineProfilingResult"),
+    "pfo_fs.planner.profile_csv": ("InstructionProfilingResult", "OfflineProfilingResult"),
     "pfo_fs.power_limit": ("GlobalPowerLimitOptimizer",),
     "pfo_fs.scheduler": ("FrequencyScheduler", "PointSolution", "PointSolution3D", "make_3d_parallel"),
     "pfo_fs.settings": ("PFOSettings",),

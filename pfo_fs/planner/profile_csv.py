@@ -12,8 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict, RootModel
+
+from pfo_fs.errors import PlanError
+from pfo_fs.models import Joules, Megahertz, RankNumber, Seconds
 from pfo_fs.user_files import csv_table
 
 if TYPE_CHECKING:
@@ -73,3 +78,41 @@ def table_text(rows: Iterable[Sequence[object]], columns: Sequence[str], digits:
     frame = pd.DataFrame.from_records(list(rows), columns=list(columns))
     text: str = frame.to_csv(index=False, lineterminator="\n", float_format=digits and f"%.{digits}g")
     return text
+
+
+class OfflineProfilingResult(BaseModel):
+    """Average time and energy of one rank's instructions at each frequency (MHz -> s, MHz -> J), as Zeus has them."""
+
+    model_config = ConfigDict(extra="ignore", validate_assignment=True)
+
+    rank: RankNumber
+    dp_rank: RankNumber
+    pp_rank: RankNumber
+    tp_rank: RankNumber
+    forward_time: dict[Megahertz, Seconds]
+    forward_energy: dict[Megahertz, Joules]
+    backward_time: dict[Megahertz, Seconds]
+    backward_energy: dict[Megahertz, Joules]
+
+
+class InstructionProfilingResult(RootModel[list[OfflineProfilingResult]]):
+    """Time (s) and energy (J) of each instruction on each rank, as Zeus's profile CSV holds them."""
+
+    def to_csv(self, filepath: str | Path) -> None:
+        """Writes one row per rank, instruction and frequency, with nine columns; the stage is `pp_rank`.
+
+        Raises:
+            PlanError: `filepath` does not end in `.csv`.
+        """
+        if Path(filepath).suffix != ".csv":
+            raise PlanError(f"{filepath}: the name of a profile ends in .csv")
+        rows = (
+            (r.rank, r.dp_rank, r.pp_rank, r.tp_rank, r.pp_rank, instruction, mhz, times[mhz], energies[mhz])
+            for r in self.root
+            for instruction, times, energies in (
+                ("forward", r.forward_time, r.forward_energy),
+                ("backward", r.backward_time, r.backward_energy),
+            )
+            for mhz in times
+        )
+        Path(filepath).write_text(table_text(rows, (*RANK_COLUMNS, *COLUMNS)), encoding="utf-8", newline="")

@@ -12,8 +12,8 @@ import threading
 from typing import Any
 
 from pfo_fs.device.gpu.driver_errors import patiently
+from pfo_fs.device.gpu.driver_gpu import DriverGpu
 from pfo_fs.device.gpu.interface import ClockSeen, GpuPlace, GpuSettings
-from pfo_fs.device.gpu.nvml import EnergyCounter
 from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
 _ERRORS: dict[int, tuple[type[DeviceError], str]] = {
@@ -31,7 +31,7 @@ _one_call = threading.Lock()
 """AMD SMI before ROCm 7.2 is not safe to call from two threads (zeusd serialises its calls for the same reason)."""
 
 
-class AmdGpu:
+class AmdGpu(DriverGpu):
     """A whole AMD GPU. Its clocks are set only where a user asks for it: `auto` leaves them alone.
 
     A lock is a range from the lowest clock to the one that is asked for, which a GPU at work takes. A reset gives the
@@ -65,7 +65,7 @@ class AmdGpu:
                 raise DeviceError(f"{self.name} {address} is divided ({partition}): its parts share one clock")
         self._gfx = self._smi.AmdSmiClkType.GFX
         self._clocks_mhz: list[int] = []
-        self._energy = EnergyCounter(self._counter_j, self._power_w)
+        super().__init__()
 
     def _call(self, what: str, name: str, *args: object) -> Any:
         if not self._open:
@@ -100,17 +100,6 @@ class AmdGpu:
     def _clock(self) -> dict[str, Any]:
         found: dict[str, Any] = self._call("reading the clock", "get_clock_info", self._handle, self._gfx)
         return found
-
-    def why_not(self) -> str:
-        return ""
-
-    def try_reset(self) -> str:
-        """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
-        try:
-            self.reset_clocks()
-        except DeviceError as error:
-            return str(error)
-        return ""
 
     def lock_clock_mhz(self, mhz: int) -> None:
         lowest_mhz = self.supported_clocks_mhz()[-1]
@@ -148,13 +137,6 @@ class AmdGpu:
         power = self._call("reading the power", "get_power_info", self._handle)
         shown = [power.get(f"{of}_socket_power") for of in ("current", "average")]
         return float(next((value for value in shown if isinstance(value, int | float)), 0))
-
-    def energy_j(self) -> float:
-        return self._energy.read_j()
-
-    @property
-    def energy_breaks(self) -> int:
-        return self._energy.breaks
 
     def clock_seen(self) -> ClockSeen:
         return ClockSeen(int(self._clock()["clk"]))

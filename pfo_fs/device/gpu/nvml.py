@@ -2,105 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from ctypes import byref
 
 from pfo_fs.device.gpu.driver_errors import call, mig_divides, patiently, pynvml, text_of
+from pfo_fs.device.gpu.driver_gpu import DriverGpu
 from pfo_fs.device.gpu.interface import POWER_LIMIT, ClockSeen, GpuPlace, GpuSettings
-from pfo_fs.errors import DeviceError, GpuLost, NotOffered
-
-_MOST_W = 5000.0
-"""No GPU takes more than this: a counter that grows faster has jumped."""
-_TICK_S = 1.5
-"""The counter ticks at least this often."""
-_STANDS_S = 5.0
-"""A counter that has not changed for five seconds, while the GPU takes power, stands still."""
-_FAILURES = 3
-"""After three failed readings in turn, power is read in place of the counter."""
-
-
-class EnergyCounter:
-    """A count of joules that never goes back.
-
-    When the counter begins at 0 again, jumps, or cannot be read for a while, what was consumed then is not known:
-    `breaks` is counted up, and the sum goes on from where it was.
-
-    Args:
-        counter_j: Reads the GPU's counter, in J.
-        power_w: Reads the power in W, which is integrated where there is no counter.
-
-    Attributes:
-        breaks: How often it was not known what was consumed between two readings.
-    """
-
-    def __init__(self, counter_j: Callable[[], float], power_w: Callable[[], float]) -> None:
-        self._counter_j, self._power_w = counter_j, power_w
-        self._sum_j = 0.0
-        self._raw_j: float | None = None
-        self._read_s = self._changed_s = time.monotonic()
-        self._power: tuple[float, float] | None = None  # monotonic s, W
-        self._failures = 0
-        self.breaks = 0
-        self._why_power = ""  # why power is integrated
-        try:
-            self._sum_j = self._raw_j = self._counter_j()
-        except GpuLost:
-            pass  # power could not be read either; both are asked again
-        except DeviceError as error:
-            self._why_power = str(error)
-
-    def read_j(self) -> float:
-        """Returns the joules so far.
-
-        Raises:
-            DeviceError: Neither counter nor power can be read now.
-        """
-        now_s = time.monotonic()
-        if not self._why_power:
-            try:
-                self._add_counter(self._counter_j(), now_s)
-                self._failures = 0
-            except DeviceError as error:
-                self._failures += 1
-                if self._failures < _FAILURES and not isinstance(error, NotOffered):
-                    raise
-                self._take_power(str(error))
-        if self._why_power:
-            self._add_power(now_s)
-        return self._sum_j
-
-    def _add_counter(self, raw_j: float, now_s: float) -> None:
-        if self._raw_j is None:
-            self.breaks += 1
-        else:
-            more_j = raw_j - self._raw_j
-            if 0 <= more_j <= _MOST_W * (now_s - self._read_s + _TICK_S):
-                self._sum_j += more_j
-            else:
-                self.breaks += 1
-        if raw_j != self._raw_j:
-            self._changed_s = now_s
-        elif now_s - self._changed_s > _STANDS_S:
-            self._changed_s = now_s
-            if self._power_w() > 0:
-                self._take_power("the energy counter stands still")
-        self._raw_j, self._read_s = raw_j, now_s
-
-    def _take_power(self, why: str) -> None:
-        self._why_power = why
-        self.breaks += 1
-
-    def _add_power(self, now_s: float) -> None:
-        power_w = self._power_w()
-        if self._power is not None:
-            if now_s - self._power[0] > _STANDS_S:
-                self.breaks += 1  # what was consumed in between is not known
-            else:
-                self._sum_j += (now_s - self._power[0]) * (power_w + self._power[1]) / 2
-        self._power = (now_s, power_w)
-
+from pfo_fs.errors import DeviceError, NotOffered
 
 # NVML's bits of clocks event reasons; those that a locked clock itself sets are not here.
 _THROTTLING = (
@@ -120,7 +28,7 @@ _SAME_MHZ = 7
 """NVIDIA's clocks are 15 MHz apart: a reading that is off by less than half of that shows the clock."""
 
 
-class NvmlGpu:
+class NvmlGpu(DriverGpu):
     """A whole NVIDIA GPU, not a MIG slice (a part of a GPU).
 
     A feature that the GPU lacks is asked for once, and all else works: without a list of clocks, energy and power
@@ -128,9 +36,6 @@ class NvmlGpu:
 
     Args:
         uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
-
-    Attributes:
-        why_no_clocks: Why it is not known which clocks the GPU offers; empty if it is known.
 
     Raises:
         DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
@@ -156,9 +61,8 @@ class NvmlGpu:
             with suppress(DeviceError):
                 self.close()
             raise
-        self._energy = EnergyCounter(self._counter_j, self._power_w)
+        super().__init__()
         self._clocks_mhz: list[int] = []
-        self.why_no_clocks = ""
         try:
             self._clocks_mhz = patiently(self._list_clocks)
         except DeviceError as error:
@@ -188,17 +92,6 @@ class NvmlGpu:
     def supported_clocks_mhz(self) -> list[int]:
         """Returns the graphics clocks at the highest memory clock, in MHz, highest first; see `why_no_clocks`."""
         return list(self._clocks_mhz)
-
-    def why_not(self) -> str:
-        return ""
-
-    def try_reset(self) -> str:
-        """Resets the clocks, which needs the same permission as locking them; returns why that failed, or ''."""
-        try:
-            self.reset_clocks()
-        except DeviceError as error:
-            return str(error)
-        return self.why_no_clocks
 
     def lock_clock_mhz(self, mhz: int) -> None:
         call(f"locking {self.uuid} at {mhz} MHz", "nvmlDeviceSetGpuLockedClocks", self._handle, mhz, mhz)
@@ -255,13 +148,6 @@ class NvmlGpu:
 
     def _power_w(self) -> float:
         return float(call("reading the power", "nvmlDeviceGetPowerUsage", self._handle)) / 1000
-
-    def energy_j(self) -> float:
-        return self._energy.read_j()
-
-    @property
-    def energy_breaks(self) -> int:
-        return self._energy.breaks
 
     def clock_seen(self) -> ClockSeen:
         mhz, reasons = self._clock_mhz(), self._reasons()
