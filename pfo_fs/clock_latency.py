@@ -13,8 +13,6 @@ this law.
 This module uses plain Python, since the clock process does not import numpy, which would make it start later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise

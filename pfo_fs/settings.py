@@ -1,7 +1,5 @@
 """Settings of the scheduling side: environment variables `PFO_FS_*`, overridden by arguments."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -5,8 +5,6 @@ places. The effect of a step's data on all ranks cancels, so that a few steps sh
 computes its turns from the step's number: there is no message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

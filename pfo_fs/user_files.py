@@ -5,8 +5,6 @@ compressed by gzip, whatever its name; commas between cells; blanks around cells
 columns and further columns do not matter.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

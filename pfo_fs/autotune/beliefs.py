@@ -1,7 +1,5 @@
 """Everything that a job's measurements tell: durations and what varies, powers, and what clock changes cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property

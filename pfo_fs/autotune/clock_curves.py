@@ -13,8 +13,6 @@ Stages of a model are often alike, and so are instructions on one kind of GPU. H
 how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

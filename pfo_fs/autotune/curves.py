@@ -1,7 +1,5 @@
 """What is believed of each instruction at each clock, as the planner, the judge and the loads need it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

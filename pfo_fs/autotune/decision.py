@@ -6,8 +6,6 @@ try    a plan that may save more since it uses clocks that are hardly known, if 
 hold   when there is none: the plan in force stays until the monitor finds that something has changed
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise

@@ -6,8 +6,6 @@ the energy counter and the change of a clock. All stages are measured at the sam
 when instructions of the others begin, but not how long they take.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median

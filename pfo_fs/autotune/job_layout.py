@@ -1,7 +1,5 @@
 """Which rank of a job runs which instructions at which clocks: its layout, plans as schedules, its runs in a result."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Windows in the form that the model of durations is fitted to: by micro-batch, with the effect of clocks on runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

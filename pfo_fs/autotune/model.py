@@ -4,8 +4,6 @@ A plan and max clocks are compared over the same iterations: how long each would
 times of its instructions. So the difference is free of what the data of an iteration does to its time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ an alarm. For independent normal noise, a sum passes h by chance with the probab
 iteration.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median, median_high, median_low

@@ -1,7 +1,5 @@
 """The default policy: measure while training, plan for what varies, and keep only what is surely worth it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What ranks have measured: time and power of each instruction at each clock, and what a change of a clock costs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

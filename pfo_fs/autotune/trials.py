@@ -1,7 +1,5 @@
 """What a window in turns tells of its plan: each rank's steps with it beside its own steps at default clocks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

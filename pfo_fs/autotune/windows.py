@@ -1,7 +1,5 @@
 """One measuring window as arrays: what each instruction of each measured pipeline took, and at which clock it ran."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

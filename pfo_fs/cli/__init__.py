@@ -1,8 +1,6 @@
 """The commands `pfo-fs` and `pfo-fs-daemon`. Exit codes: 0 success, 1 error, 2 wrong usage, 3 not in force yet,
 130 interrupted."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

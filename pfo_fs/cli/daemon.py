@@ -1,7 +1,5 @@
 """`pfo-fs daemon`, also installed as `pfo-fs-daemon`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """`pfo-fs plan`: plans the clock of each instruction from a profile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """The parts of `pfo-fs plan`: reads profiles and Zeus's dumps, makes plans, and shows and writes them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -4,8 +4,6 @@ All state is in the folder. If a coordinator is killed at any point, a new one, 
 results in the folder and goes on.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

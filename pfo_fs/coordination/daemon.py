@@ -4,8 +4,6 @@ Its loop never waits for a job or a plan. It writes the leader's heartbeat (`lea
 that are due (`served_jobs.py`), which run in threads.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -4,8 +4,6 @@ A folder in `jobs/` may also be empty or foreign, and there may be thousands of 
 folders that were never read come first, and a folder without a job is read ever more rarely.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import math

@@ -6,8 +6,6 @@ holds a lease: it counts as alive for `lease_s` after each change of its counter
 since clocks of hosts are never compared. A replaced leader that was only slow steps down, which costs nothing.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

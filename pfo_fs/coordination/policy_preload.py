@@ -4,8 +4,6 @@ Only that server may import this module, which sets the environment, and exclude
 collection, because that would copy them for each job.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Runs one job's scheduler: starts it, replays earlier results, passes it new ones, and gets its requests."""
 
-from __future__ import annotations
-
 import logging
 import math
 import tempfile

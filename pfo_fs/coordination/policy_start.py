@@ -4,8 +4,6 @@ A daemon has its operator's permissions, and the job's user has written `job.jso
 built-in schedulers only, and reads only files in the shared directory, in the process of the job's policy.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ few while nothing happens. The coordinator writes the pace into `current.json`; 
 unless PFO_FS_POLL_INTERVAL is set for them.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

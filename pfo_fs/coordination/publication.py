@@ -1,7 +1,5 @@
 """The newest schedule of a job: its number, since when the ranks follow it, and how long they may."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

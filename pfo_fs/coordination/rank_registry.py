@@ -1,7 +1,5 @@
 """The ranks of a job, as they register, and the instructions that each of them runs."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Compares the schedule that is wanted for one job with the published one, and publishes the difference."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

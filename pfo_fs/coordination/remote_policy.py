@@ -4,8 +4,6 @@ A policy that needs too much ends its own process, and no other job notices. `mu
 processes (`policy_preload.py` has loaded what they need), and they end with the daemon. The first half runs in them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Reads what the ranks of a job measured under its schedules."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

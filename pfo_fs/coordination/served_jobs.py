@@ -1,7 +1,5 @@
 """The jobs that a leading daemon schedules: starts the polls that are due, in threads."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

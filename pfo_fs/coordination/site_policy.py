@@ -3,8 +3,6 @@
 coordination: daemon-only   # a job never schedules itself; without a daemon it runs at default clocks
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 

@@ -1,7 +1,5 @@
 """A user's `schedule.yaml`: when it is complete, what it requests, and what `schedule.status.yaml` says of it."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import logging

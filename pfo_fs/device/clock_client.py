@@ -1,7 +1,5 @@
 """The training process's side of its clock process: starts it, holds the page shared with it, rings its doorbell."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import logging

@@ -1,7 +1,5 @@
 """What training tells its clock process at its start, and what the clock process answers when it is ready."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 DRY_RUN_NS = 5_000_000

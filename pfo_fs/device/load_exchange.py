@@ -6,8 +6,6 @@ clock of a step to come, and, if the step has begun and its clock can still chan
 clocks are decided no more, it closes its end of training's socket, by which training sees it.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 import select

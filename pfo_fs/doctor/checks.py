@@ -1,7 +1,5 @@
 """What works on this node, and what to do if something does not. Changes GPU settings only if asked to fix them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import secrets

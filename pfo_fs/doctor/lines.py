@@ -1,7 +1,5 @@
 """The lines that `pfo-fs doctor` prints; `lines.yaml` holds their texts."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple

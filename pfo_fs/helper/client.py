@@ -1,7 +1,5 @@
 """The training process's connection to its helper: every request has a deadline, and no call in a step waits."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import logging

@@ -1,7 +1,5 @@
 """What the helper knows of its connections and of its job, and what its state calls outside of it."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -5,8 +5,6 @@ helper needs (registration, ranks, order of instructions, schedule applied) and 
 helper that replaces a dead one. Only `wait_for_schedule` waits, and no method raises.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The helper's state decides which operations are needed and never blocks; they ru
 with the file system.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -4,8 +4,6 @@ The worker carries out training's message as it came (`ipc/messages.py`); the re
 An error of a file is one of these messages, since training logs it and goes on: no operation is tried again.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -7,8 +7,6 @@ rank 0 does, by a coordinator in a third thread: planning takes seconds.
 `client.HelperClient` starts the helper in a session of its own. The helper ends when the last training process that it
 serves has gone; a thread that hangs does not keep it from ending, and training does not wait for it."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

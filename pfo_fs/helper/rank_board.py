@@ -1,7 +1,5 @@
 """The progress of this host's ranks: collected from training and clock processes, written from time to time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ may be replaced, and then no process can start any more. `scontrol suspend` send
 process resets the GPU itself; SIGSTOP alone leaves it no time.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

@@ -4,8 +4,6 @@
 messages to send and which operations on the shared directory are needed.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 from typing import Literal

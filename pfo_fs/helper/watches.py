@@ -5,8 +5,6 @@ leader that was stopped and replaced has written it. But what `current.json` say
 scheduling process, which puts it back when another user replaces the file. So if for long the file names an older
 schedule, names none, or is gone, the ranks drop what they have, and begin anew with what the file says."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

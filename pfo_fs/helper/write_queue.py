@@ -4,8 +4,6 @@ Ranks of a host join, and measure the same iterations, at about the same time: t
 moment, so that they are written to one file.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`pfo_fs.attach`: one line for all frameworks with a pipeline that pfo-fs knows. It imports none of them."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from importlib import import_module

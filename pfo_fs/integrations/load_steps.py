@@ -1,7 +1,5 @@
 """Clocks from loads in a pipeline that an adapter of a framework follows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 

@@ -4,8 +4,6 @@ An adapter of a framework has three methods (`PipelineAdapter`). `attach_pipelin
 examples/colossalai_adapter.py is a complete adapter.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ shared directory (jobs, ranks and results) are sent as plain dictionaries, which
 those records.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec

@@ -1,7 +1,5 @@
 """The end of processes: of this one, of forked children, and of others, as the kernel tells."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -5,8 +5,6 @@ packages and their hooks do what they did in training, and then the same `sys.pa
 passed, like the arguments, as the content of the new process's standard input, which has no limit of length.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import json

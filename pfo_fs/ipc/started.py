@@ -1,7 +1,5 @@
 """The first and the common part of every process that `spawn.start_process` starts."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

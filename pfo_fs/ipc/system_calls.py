@@ -6,8 +6,6 @@ Python, kernel or container has, each with a replacement: Pythons that were buil
 conda) lack some names of `os` and `fcntl`. Third, descriptors in a program that closes all descriptors, and uses their
 numbers for its own files."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

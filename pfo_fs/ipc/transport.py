@@ -5,8 +5,6 @@ abstract namespace, so they leave no file behind, and no two processes listen at
 this module and must start fast, so the module imports nothing heavy.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -5,8 +5,6 @@ less a margin: the larger the margin, the rarer an error of the model makes a st
 time, which the ranks see after each step: up at once, down slowly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ Ranks of one data-parallel place (a lane: a pipeline, or one rank or more of ten
 micro-batches and get the same clock. Of the ranks that share a stage, the one that ends last counts.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence

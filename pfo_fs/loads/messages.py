@@ -3,8 +3,6 @@
 Training writes a message in a microsecond; no side waits. Between hosts, all are numbers of 64 bits.
 """
 
-from __future__ import annotations
-
 import hmac
 import struct
 from collections.abc import Sequence

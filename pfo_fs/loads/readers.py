@@ -8,8 +8,6 @@ or tensors on the CPU; those of a GPU are refused, since reading one would wait 
 A reader takes only values that have one meaning; for others it raises a `ConfigError` that names value and shape.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 

@@ -9,8 +9,6 @@ feature, and, if loads are one number, the sum of their squares. The time of a s
 pipeline, the loads are those of the micro-batches in their order, and one rank that knows them is enough.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

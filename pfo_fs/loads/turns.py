@@ -10,8 +10,6 @@ ranks whose counts of steps have come apart), it did not wait, and the time that
 all ranks wait, it is later by this time than it would be at the highest clock.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

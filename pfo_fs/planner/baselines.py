@@ -3,8 +3,6 @@
 `straggler_s` is the iteration time of another pipeline that this one waits for, in s; energies are over this time.
 """
 
-from __future__ import annotations
-
 import time
 
 from pfo_fs.arrays import Array, np

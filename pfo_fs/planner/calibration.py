@@ -6,8 +6,6 @@ gaps. The two can be told apart only by iterations whose critical paths cross be
 Without such iterations, a ridge keeps the delay short.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

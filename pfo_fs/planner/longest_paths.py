@@ -6,8 +6,6 @@ nodes that are ready at nearly the same time both decide in part: the length is 
 durations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

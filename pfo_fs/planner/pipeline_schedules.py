@@ -1,7 +1,5 @@
 """The orders of instructions in the known pipeline schedules, by the schedules' usual names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """The planner: for a deadline, a slowdown or a power it returns a plan with a proven lower bound."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

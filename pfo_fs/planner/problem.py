@@ -1,7 +1,5 @@
 """What is to be planned: a pipeline, a profile, and what waiting and clock changes cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

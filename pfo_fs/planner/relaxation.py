@@ -12,8 +12,6 @@ b'y + sum_j min(0, r_j u_j) with r = c - A'y. All variables have finite limits u
 closer y is to the optimum, the tighter the bound.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pfo_fs.arrays import Array, np

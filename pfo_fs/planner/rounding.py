@@ -13,8 +13,6 @@ Where instructions are few, a single option makes a large step, and the walks le
 are then improved by exchanges: one or two instructions get another option, and walks choose those of all others anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from math import comb

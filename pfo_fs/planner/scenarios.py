@@ -8,8 +8,6 @@
 The search keeps a limit on the number of clock changes by a price of each change: a higher price means fewer changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 

@@ -17,8 +17,6 @@ Calls that wait for each other set limits. A rank's next change begins only when
 and the calls of all ranks of a host must fit into the iteration (`MOST_BUSY`, `max_calls_per_s`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Decisions of rank 0 for all ranks: which level is measured next, or which level is the best."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ The job has a folder like any other job, so that `pfo-fs off` and `status` see i
 Only making a client, and `create_job`, `join` and `save`, wait for the helper, for a limited time.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -4,8 +4,6 @@ The training process makes no driver calls. A call that sets a level returns at 
 with one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`GlobalPowerLimitOptimizer`: finds the best power limit, or the best clock, while training runs, and sets it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

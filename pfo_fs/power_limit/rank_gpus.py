@@ -1,7 +1,5 @@
 """The GPUs of one rank: sets their power limit or clock, and measures windows of training."""
 
-from __future__ import annotations
-
 import logging
 import time
 from contextlib import suppress

@@ -5,8 +5,6 @@ level. Ranks train in step, so a rank waits no longer here than it would for the
 the wait ends with an error.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ linearly over the logarithm of the limit; below the lowest measured limit, the r
 goes on. (Monotone cubics in place of lines choose no better.)
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right

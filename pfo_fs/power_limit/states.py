@@ -9,8 +9,6 @@ States count the steps that begin. A level (`..._power_limit`, as in Zeus) is a 
 If levels cannot be set or measured, the state is `Off`: the optimizer leaves training alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real

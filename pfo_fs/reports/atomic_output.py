@@ -1,7 +1,5 @@
 """Writes the files that a user asked for, completely or not at all, and never replaces a pipe or a device."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The state is what `pfo-fs status` and the metrics file read again and again; the page reads everything.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

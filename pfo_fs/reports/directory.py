@@ -1,7 +1,5 @@
 """What all jobs of a shared directory took and saved, by user and day."""
 
-from __future__ import annotations
-
 import pwd
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Templates (`templates/`) hold the markup, the functions here the data of its sec
 this package's pictures, because texts in the shared directory can come from any member of its group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from statistics import fmean

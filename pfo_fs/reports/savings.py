@@ -1,7 +1,5 @@
 """What a job saved, with its error, against max clocks: the schedule in force, and all iterations so far."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from statistics import median

@@ -1,7 +1,5 @@
 """What `pfo-fs status` shows: the state of daemon and jobs in the shared directory, on one screen."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

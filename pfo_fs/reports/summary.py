@@ -1,7 +1,5 @@
 """The data of the page's first sections: what the plan saves, what the whole job took, and all messages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

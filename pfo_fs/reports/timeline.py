@@ -3,8 +3,6 @@
 The durations are also written as CSV, which `pfo-fs simulate --trace` replays.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import os

@@ -1,7 +1,5 @@
 """What a job saves and how much slower it is now; and what that means, in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean

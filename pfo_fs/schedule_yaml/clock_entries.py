@@ -8,8 +8,6 @@
 Names with unusual characters are written as in JSON: `'"my op, odd" 885'`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes schedules as a `schedule.yaml` that a user can read, change and use."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ loader composes nodes only. What could use up memory or time is refused while ev
 from them: aliases (the "billion laughs" attack), anchors, tags, depth, too many nodes, further documents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import yaml

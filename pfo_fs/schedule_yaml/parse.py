@@ -7,8 +7,6 @@ problems at once, with their lines; `ScheduleDocument.resolve` compares the docu
 even half, in which pp_rank + dp_rank is even, 2 that of the odd half (`turns.half_of`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is wrong with a `schedule.yaml`: errors with line numbers, and what does not fit a GPU or a rank."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

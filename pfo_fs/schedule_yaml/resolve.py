@@ -1,7 +1,5 @@
 """A well-formed `schedule.yaml`, and its schedules for a job, from the ranks' instructions and offered clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

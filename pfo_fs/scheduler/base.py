@@ -1,7 +1,5 @@
 """The interface of a scheduling policy: a generator that yields requests for schedules and gets results."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which results can be true, and which schedules fit a job: results come from files that other users can write to."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise

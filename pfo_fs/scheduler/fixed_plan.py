@@ -1,7 +1,5 @@
 """Schedulers that do not measure anything: a fixed plan, or default clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

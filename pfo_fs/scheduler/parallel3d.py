@@ -1,7 +1,5 @@
 """Lets a policy that knows only stages schedule jobs with data and tensor parallelism."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import math

@@ -4,8 +4,6 @@ Such a file looks like Python but is data, and nothing in it ever runs: without 
 quotes, it is JSON. Time and memory grow with the file's size, which is bounded, whatever is in it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Finds a scheduler class by name and checks its arguments before any job needs it."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Megatron prints both if it runs with `--timing-log-level 2 --timing-log-option a
 micro-batches of a rank and step, so that what varies among micro-batches stays unknown.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Measuring in virtual time: the real step meters, with simulated marks and simulated energy counters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Only training, its processes and time are simulated. The records in the director
 `pfo-fs status`, `report` and `trace` work on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 The ranks register, apply the schedules that the helper sends, and report their progress.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The result of a simulated job: when plans were in force, and the true time and energy of its plan, without noise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean

@@ -13,8 +13,6 @@ a GPU model.
     cluster = job.cluster(seed=1)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The true time and energy of instructions on the simulated GPUs, and tables of them for whole iterations."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ its matrix products, 6 layers x width x n^2 in causal attention. So `squares`, w
 attention weighs.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

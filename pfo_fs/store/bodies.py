@@ -4,8 +4,6 @@ Each docstring begins with the file, its writer, and whether it is written once 
 limits: a test refuses a bare `int`, `float` or `str`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal
 

@@ -7,8 +7,6 @@
   is a value, not an error, and means only "not seen now".
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,8 +1,6 @@
 """The kind of file system of a path, which decides between events and polling, and how often to poll; the system calls
 on the shared directory, and the meanings of their errors."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -6,8 +6,6 @@ folder (`move`), and removing what dead writers have left (`remove_stale_tempora
 paths are walked and which errors are tried again.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

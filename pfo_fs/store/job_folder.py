@@ -1,7 +1,5 @@
 """One job's folder: what its ranks register and measure, and its other records and files."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass

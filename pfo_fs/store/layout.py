@@ -16,8 +16,6 @@
     schedule.status.yaml          the coordinator, replaced: whether schedule.yaml is applied, and why not
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ if no lock here has any effect (`Files.claim`). On other mounts a call never ret
 FUSE): so calls are made in a thread, and a process waits for a call for a limited time.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -6,8 +6,6 @@ and no process reads it to decide anything. So an empty, damaged, foreign or pla
 server for it. Of a single name, the client remembers for half a minute that it was not there.
 """
 
-from __future__ import annotations
-
 import errno
 import getpass
 import socket

@@ -7,8 +7,6 @@ errors than "not there". Only the first case means removed. While the job's fold
 whatever inode numbers say: some file systems (SMB, rclone, other FUSE) give a folder a new number now and then.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ Ages are those of the newest file inside, by the file system's own clock: a job 
 its name, its records or another user's files in it say.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

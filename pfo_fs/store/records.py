@@ -4,8 +4,6 @@ On disk a record is one JSON object whose last key is `body`; length and checksu
 an incomplete, padded or stale read is detected on any file system, and any JSON tool can still read the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass

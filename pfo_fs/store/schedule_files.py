@@ -5,8 +5,6 @@ commit every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the
 each of which costs one call to the file server; without hard links every rank gets a copy.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

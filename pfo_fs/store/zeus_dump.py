@@ -1,7 +1,5 @@
 """Zeus's dump format: `<n>.prof.json`, `<n>.sched.json` and `ranks.json`, each a plain JSON list, in one folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The arguments that the user gave `PFOFileOptimizer`, checked."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from numbers import Integral

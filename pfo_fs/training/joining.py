@@ -4,8 +4,6 @@ All ranks make the same collective calls in the same order, even if one of them 
 problem and sends it to all ranks at the next call. Then all of them raise the same error, or none does.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -4,8 +4,6 @@ Wrong marks raise no error by themselves: the job would train at default clocks 
 Only the first steps are checked, so that later ones cost nothing.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 

@@ -20,8 +20,6 @@ A schedule that was made for the pace of a straggler holds while the scheduling 
 sends a schedule with the number -1, which stands for default clocks, so that all ranks leave the pace at the same step.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

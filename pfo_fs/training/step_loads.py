@@ -1,7 +1,5 @@
 """Clocks from loads in the training process: how all ranks agree to have them, and the messages of each step."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -17,8 +17,6 @@ A write that is put into a stream during the capture of a CUDA graph stores the 
 with `REPLAYED` in place of the turn. Writes before and after a replay work as usual.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import time

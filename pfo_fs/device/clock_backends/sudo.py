@@ -3,8 +3,6 @@
 Each call starts two processes, which takes tens of milliseconds: good for a clock per stage or a few changes a step.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import shutil

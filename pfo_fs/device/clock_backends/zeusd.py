@@ -4,8 +4,6 @@ Requests are sent with `block=true`, so that an answer means that the driver has
 would queue requests, and never drop one for a newer one. zeusd has no lease: it restores nothing when a client dies.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -20,8 +20,6 @@ The module does arithmetic only: the caller says what the device has reached and
 process and the simulator use the same code.
 """
 
-from __future__ import annotations
-
 from math import hypot
 
 from pfo_fs.device.clocks.followed_plan import CHUNK, FollowedPlan

@@ -1,7 +1,5 @@
 """Which clock training needs now: as the page says, or by how far the device has come in what training launched."""
 
-from __future__ import annotations
-
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_follower import ClockFollower
 from pfo_fs.device.clocks.followed_plan import START, FollowedPlan

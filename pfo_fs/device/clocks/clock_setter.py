@@ -1,7 +1,5 @@
 """Sets the clock that is requested: chooses one that the GPU offers, waits after errors, and undoes it."""
 
-from __future__ import annotations
-
 import sys
 import time
 from bisect import bisect_left

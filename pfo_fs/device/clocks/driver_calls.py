@@ -6,8 +6,6 @@ at a high rate also delay NCCL (NVIDIA/nccl#1551: at 20 per second, whatever the
 a change back, so it is made only while there is room for both; a change to a higher clock is always made.
 """
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

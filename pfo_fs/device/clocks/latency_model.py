@@ -7,8 +7,6 @@ is (`pfo_fs/clock_latency.py`); an instruction within which none can have acted 
 the one before (arXiv:2502.20075). For a clock that was hardly observed, the latencies of the other clocks count.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import hypot, sqrt

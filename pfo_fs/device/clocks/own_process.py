@@ -5,8 +5,6 @@ job. So the clock process resets the clock before it stops itself, and while its
 sets everything again: the helper may have reset the GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -5,8 +5,6 @@ trainer ends, the clock process sets the limit that was in force before the firs
 chosen it; a limit that an earlier job has left in force is not kept (`undo_note.py`).
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable

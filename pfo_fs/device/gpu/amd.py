@@ -4,8 +4,6 @@ The Python package `amdsmi` comes with ROCm, and must be of the driver's version
 returns, and what its errors mean, is taken from AMD's reference and from Zeus's source (zeus/device/gpu/amd.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import threading

@@ -3,8 +3,6 @@
 No other module knows NVML's error codes. `pynvml` (the package nvidia-ml-py) is imported at the first call.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Callable

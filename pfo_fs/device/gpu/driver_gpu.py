@@ -1,7 +1,5 @@
 """What GPUs behind a driver share: an energy counter that never goes back, and how setting clocks is tried."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable

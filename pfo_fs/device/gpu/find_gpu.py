@@ -6,8 +6,6 @@ of an entry count; a list ends at the first entry that names nothing, and a list
 all.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

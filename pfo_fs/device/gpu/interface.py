@@ -4,8 +4,6 @@ The clock process imports this module, so it is small. Real and simulated GPUs h
 opens them.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import NamedTuple, Protocol

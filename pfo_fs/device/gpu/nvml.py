@@ -1,7 +1,5 @@
 """NVIDIA GPUs through NVML (nvidia-ml-py)."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from ctypes import byref
 

@@ -7,8 +7,6 @@ ticks, in which the shares differ, least squares gives each power and its standa
 clock process must start fast and the unknowns are few.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence

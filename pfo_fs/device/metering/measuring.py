@@ -5,8 +5,6 @@ marks to apply a new clock. After an error of the energy counter, or of measurin
 next attempt follows after growing pauses.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

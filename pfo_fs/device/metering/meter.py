@@ -6,8 +6,6 @@ divided in proportion to time. This mixes the powers of instructions that share 
 separates the powers by a fit over many ticks, and gives the standard error of each power.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

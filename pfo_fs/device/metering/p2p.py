@@ -6,8 +6,6 @@ power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` measures the same powe
 plans that are made before any training.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -6,8 +6,6 @@ below all of them on a busy GPU, unless power or heat holds it back. Measured ti
 such a limit, so clocks are still set, and the status names it.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from contextlib import suppress

@@ -3,8 +3,6 @@
 While the helper does not read, the newest 64 results are kept and older ones are dropped.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import socket

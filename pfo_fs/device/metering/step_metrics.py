@@ -1,7 +1,5 @@
 """Readings of energy and clock in the shared page: the clock process writes them, training averages them over steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

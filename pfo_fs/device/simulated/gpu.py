@@ -4,8 +4,6 @@ The GPU's state is a small file that two processes map. The clock process writes
 writes the power from now on. The energy at any time follows exactly from both, so the counter needs no updates.
 """
 
-from __future__ import annotations
-
 import fcntl
 import math
 import mmap

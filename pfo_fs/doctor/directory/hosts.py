@@ -6,8 +6,6 @@ another host had seen it: the time between is twice the delay. When the files of
 compares them by the same rules, so all hosts print the same lines.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

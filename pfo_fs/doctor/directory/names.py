@@ -4,8 +4,6 @@ Each check makes files of its own and removes them. Their names are those of unf
 and the daemon removes after an hour if this process is killed.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What the directory is: its file system, the options of its mount, owners and modes."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -3,8 +3,6 @@
 That process writes one line of JSON for each check that it begins and for each result. This module has both sides.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
