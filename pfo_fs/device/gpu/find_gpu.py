@@ -147,7 +147,9 @@ def _visible(variable: str | None, uuids: list[str]) -> tuple[list[int], bool]:
             return [], by_ordinal
         named.append(name)
         meant = [place for place, uuid in enumerate(uuids) if place == name or uuid.startswith(str(name))]
-        is_over = is_over or len(meant) != 1 or meant[0] in places
+        is_over = is_over or len(meant) != 1
+        if not is_over and meant[0] in places:
+            return [], by_ordinal
         places += [] if is_over else meant
     return places, by_ordinal
 

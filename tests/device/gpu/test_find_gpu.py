@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_nvml import UUIDS, FakeNvml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pfo_fs.device.gpu.find_gpu import find_gpu_spec, uuid_of_visible_device, visible_uuids
@@ -90,6 +90,7 @@ entries = st.one_of(
 )
 
 
+@example("GPU-bbbb3333-0000,GPU-b")
 @given(st.none() | st.lists(entries, max_size=4).map(",".join).filter(lambda text: not text.startswith("MIG-")))
 def test_any_list_is_read_as_torch_reads_it(variable: str | None) -> None:
     cuda = pytest.importorskip("torch").cuda
