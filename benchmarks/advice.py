@@ -35,7 +35,7 @@ from drawn_jobs import generated_job, varied_job
 from pfo_fs.device.simulated.physics import A40, A100, GpuModel
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, read_trace, summarize
-from pfo_fs.simulator.advice import advise
+from pfo_fs.simulator.advice import NOTABLE, Interval, advise
 from pfo_fs.simulator.load_play import LoadPlay, loads_of
 from pfo_fs.simulator.traces import TracedStages
 
@@ -110,7 +110,8 @@ def row_of(case: Case, seed: int, args: argparse.Namespace) -> dict[str, object]
     steps = [cluster.run(at_most) for _ in range(_STEPS)]
     advice = advise(job.pipeline, np.array([step.ends_s - step.starts_s for step in steps]), case.gpu)
     name = "plan" if case.trace is None else "loads"
-    told = next(one.saved[0] for one in advice.remedies if one.name == name)
+    nothing = Interval(0.0, NOTABLE)  # clocks from loads are not offered where ranks wait for less than this
+    told = next((one.saved[0] for one in advice.remedies if one.name == name), nothing)
     known = None
     if case.trace is not None:
         trace = read_trace(case.trace)
