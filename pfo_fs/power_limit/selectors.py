@@ -131,8 +131,8 @@ class Search:
         """Returns the level to measure next, one of `levels`; None if enough is known.
 
         A full sweep takes the highest level that is not measured yet. So does the other search if there are fewer than
-        five levels, too few to predict any. Of the levels below the lowest measured one, only the upper half is
-        predicted, because low levels are slow, and seldom the best.
+        five levels, too few to predict any. Limits that the GPU does not reach are left out. Of the levels below the
+        lowest measured one, only the upper half is predicted, because low levels are slow, and seldom the best.
         """
         known = {m.level: m for m in measurements if m.level in levels}
         count = len(levels)
@@ -143,7 +143,9 @@ class Search:
         for position in (0, count // 2):
             if levels[position] not in known:
                 return levels[position]
-        lowest = levels.index(min(known))
+        reached = _reached(sorted(known.values(), key=lambda m: m.level))
+        levels = [level for level in levels if level <= reached or level in known]
+        count, lowest = len(levels), levels.index(min(known))
         reach = levels[: lowest + 1 + (count - lowest) // 2]
         best = selector.select(predict(reach, list(known.values())))
         if best not in levels:
@@ -153,6 +155,15 @@ class Search:
         position = levels.index(best)
         around = [position + distance for ring in _RINGS for distance in (ring, -ring)]
         return next((levels[i] for i in around if 0 <= i < count and levels[i] not in known), None)
+
+
+def _reached(points: Sequence[KnobMeasurement]) -> float:
+    """Returns the lowest level that acts as the highest one does: a GPU may draw less power than its limit allows."""
+    top = points[-1]
+    if not isinstance(top, PowerLimitMeasurement):
+        return top.level
+    shares = [point.energy / point.time / point.level for point in points]
+    return top.level * shares[-1] / max(shares)
 
 
 def predict(levels: Sequence[int], known: Sequence[KnobMeasurement]) -> list[KnobMeasurement]:

@@ -81,7 +81,7 @@ def test_the_choice_is_that_of_the_full_sweep_or_costs_little_more_in_half_the_s
             chosen, steps = search(levels, table, selector)
             assert 2 * steps <= len(levels) * (WARMUP_STEPS + PROFILE_STEPS)
             where = f"{selector}, seed {seed}: {chosen} W, the full sweep {full_w} W"
-            most = 1.01 if name in TRAINING else 1.04  # not good yet where a GPU draws less than many of its limits
+            most = 1.01 if name in TRAINING else 1.03  # noise tells more where energy changes little beside time
             assert cost(selector, truth, chosen) <= most * cost(selector, truth, full_w), where
             if isinstance(selector, pl.MaxSlowdownConstraint):
                 allowed_s = max(selector.factor * table[levels[0]].time, table[full_w].time)
