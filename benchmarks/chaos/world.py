@@ -45,6 +45,18 @@ class AtOnce:
         pass
 
 
+class Waiting:
+    """The time of one who waits: it passes at once where that sleeps, and nowhere else."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class World:
     """See the module's docstring.
 
@@ -361,8 +373,8 @@ def patched(world: World) -> Iterator[None]:
         return world.current.files(root, create=create)
 
     with ExitStack() as stack:
-        for target in ("pfo_fs.store.file_reader.time.sleep", "pfo_fs.helper.operations.time.sleep"):
-            stack.enter_context(patch(target, lambda seconds: None))
+        stack.enter_context(patch("pfo_fs.store.file_reader.time.sleep", lambda seconds: None))
+        stack.enter_context(patch("pfo_fs.helper.operations.time", Waiting()))
         stack.enter_context(patch("pfo_fs.coordination.served_jobs.Workers", AtOnce))
         stack.enter_context(patch("pfo_fs.helper.operations.Files", files))
         for module in ("helper.operations", "coordination.daemon", "store.file_reader"):
