@@ -150,6 +150,7 @@ class Bench:
         }  # fmt: skip
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCONT)}
         open_before = open_fds()
+        gc.freeze()  # so that `gc.collect` looks at what this run makes, not at all that the tests have loaded
         try:
             return clock_process.main(given)
         finally:
@@ -157,6 +158,7 @@ class Bench:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             gc.collect()  # what is in a cycle would close its descriptor later, when the number is another file's
+            gc.unfreeze()
             for fd in {*open_fds() - open_before, given["page_fd"], given["doorbell_fd"]}:
                 os.close(fd)
 
