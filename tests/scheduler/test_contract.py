@@ -1,7 +1,7 @@
 """What every policy keeps to, whatever the ranks measure: all built-in ones, the 3D adapter, and the documented one."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -274,30 +274,34 @@ NEW_REFERENCE: list[Event] = [
 """Max clocks are measured again, with another time, and then there are stragglers for a while."""
 
 
-def told(scheduler: FrequencyScheduler, events: Sequence[Event]) -> Iterator[tuple[Event, ScheduleRequest]]:
-    scheduler.request()
-    for event in events:
-        tell(scheduler, event)
-        yield event, scheduler.request()
-
-
 @pytest.mark.slow
 @thorough
 @given(events=histories())
-def test_no_result_makes_it_fail_and_all_it_asks_for_can_be_run(case: Case, events: list[Event]) -> None:
-    scheduler = case.make()
-    for _, request in told(scheduler, events):
-        check_schedules(request.schedules, JOB, INFOS, ORDERS)
+def test_whatever_comes_all_it_asks_for_can_be_run_under_a_revision_of_its_own_and_a_twin_asks_for_the_same(
+    case: Case, events: list[Event]
+) -> None:
+    scheduler, twin = case.make(), case.make()
+    before = scheduler.request()
+    assert before.revision == 0
+    assert twin.request() == before
+    epoch = 0
+    for event in events:
+        for each in (scheduler, twin):
+            tell(each, event)
+        after = scheduler.request()
+        assert scheduler.request() == after, "asking changes nothing"
+        assert twin.request() == after
+        check_schedules(after.schedules, JOB, INFOS, ORDERS)
         assert isinstance(scheduler.export_profile(), str)
         assert all(math.isfinite(value) for value in scheduler.model().values())
-
-
-@pytest.mark.slow
-@thorough
-@given(events=histories())
-def test_the_same_history_gives_the_same_requests(case: Case, events: list[Event]) -> None:
-    first = [request for _, request in told(case.make(), events)]
-    assert [request for _, request in told(case.make(), events)] == first
+        new_window = (
+            isinstance(event, Results) and not scheduler.done and (case.yields_lists or after.purpose == "measure")
+        )
+        new_epoch = not scheduler.done and scheduler.plan_inputs.remeasure_epoch != epoch
+        epoch = epoch if scheduler.done else scheduler.plan_inputs.remeasure_epoch
+        changed = (after.schedules, after.purpose) != (before.schedules, before.purpose)
+        assert after.revision - before.revision == (new_window or new_epoch or changed)
+        before = after
 
 
 @pytest.mark.slow
@@ -327,32 +331,14 @@ def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, event
 
 
 @pytest.mark.slow
-@thorough
-@given(events=histories())
-def test_the_revision_changes_exactly_when_something_must_be_published(case: Case, events: list[Event]) -> None:
-    scheduler = case.make()
-    before = scheduler.request()
-    assert before.revision == 0
-    epoch = 0
-    for event in events:
-        tell(scheduler, event)
-        after = scheduler.request()
-        assert scheduler.request() == after, "asking changes nothing"
-        new_window = (
-            isinstance(event, Results) and not scheduler.done and (case.yields_lists or after.purpose == "measure")
-        )
-        new_epoch = not scheduler.done and scheduler.plan_inputs.remeasure_epoch != epoch
-        epoch = epoch if scheduler.done else scheduler.plan_inputs.remeasure_epoch
-        changed = (after.schedules, after.purpose) != (before.schedules, before.purpose)
-        assert after.revision - before.revision == (new_window or new_epoch or changed)
-        before = after
-
-
-@pytest.mark.slow
 def test_honest_windows_take_the_default_policy_to_a_plan_that_it_keeps(tmp_path: Path) -> None:
     """Or the suite would show nothing about plans."""
     scheduler = cases(tmp_path)["ParetoScheduler"].make()
-    kept = next(request for _, request in told(scheduler, [HONEST] * 16) if request.converged)
+    for _ in range(16):
+        scheduler.observe(HONEST.under(scheduler.request()))
+        if (kept := scheduler.request()).converged:
+            break
+    assert kept.converged
     assert kept.purpose == "run"
     assert "steps at default clocks" in kept.message
     assert any(mhz < CLOCKS[-1] for plan in kept.schedules for _, mhz in plan.frequencies)
