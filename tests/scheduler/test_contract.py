@@ -263,14 +263,8 @@ def tell(scheduler: FrequencyScheduler, event: Event) -> None:
         scheduler.assess(event)
 
 
-_HONEST = ("none",) * 4
-NEW_REFERENCE: list[Event] = [
-    *[Results(_HONEST, 1.0)] * 5,
-    *[Results(_HONEST, 1.3)] * 2,
-    PlanInputs(slow_pipelines={0: 1.1, 1: 1.2}),
-    PlanInputs(),
-    Results(_HONEST, 1.0),
-]
+NEW_REFERENCE: list[Event] = [HONEST] * 5 + [HONEST._replace(slower=1.3)] * 2
+NEW_REFERENCE += [PlanInputs(slow_pipelines={0: 1.1, 1: 1.2}), PlanInputs(), HONEST]
 """Max clocks are measured again, with another time, and then there are stragglers for a while."""
 
 
