@@ -9,6 +9,7 @@ exit code. The children train as a user's program does: they know nothing of the
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -109,6 +110,7 @@ def main() -> int:
     results = os.dup(sys.stdout.fileno())
     for name in ("pydantic", "msgspec", "subprocess", "socket", "fcntl", "tempfile"):
         importlib.import_module(name)
+    gc.freeze()
     for number, case in enumerate(cases):
         pid = os.fork()
         if pid:
