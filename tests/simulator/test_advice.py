@@ -11,7 +11,7 @@ from drawn_jobs import generated_job
 from planner_problems import published
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.device.simulated.physics import A100, GpuModel
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import Measurement, Pipeline, Planner, Profile, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, summarize
@@ -145,15 +145,15 @@ def test_curves_that_a_job_has_measured_itself_count(shared_data: Path, name: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "gpu"), [(513_013, A100), (513_011, A100)])
-def test_what_the_loop_then_saves_lies_in_the_interval(seed: int, gpu: GpuModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", [513_154, 513_011])
+def test_what_the_loop_then_saves_lies_in_the_interval(seed: int, tmp_path: Path) -> None:
     drawn = generated_job(seed)
     nodes, highest = drawn.pipeline.instructions, drawn.truth.clocks_mhz[0]
     lengths_s = [drawn.truth.measurement(one.stage, one.name, highest).time_s for one in nodes]
     kinds = [(one.stage, one.name) for one in nodes]
-    job = replace(drawn, truth=TracedStages(dict(zip(kinds, lengths_s, strict=True)), gpu))
+    job = replace(drawn, truth=TracedStages(dict(zip(kinds, lengths_s, strict=True)), A100))
     full_s = np.tile(np.array(lengths_s)[None, :, None], (STEPS, 1, job.pipelines))
     play = Play(job.cluster(1), tmp_path, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    told = saved(advise(job.pipeline, full_s, gpu.name), "plan")[0]
-    delivered = summarize(play, list(play.run(250))).energy_saved
+    told = saved(advise(job.pipeline, full_s, A100.name), "plan")[0]
+    delivered = summarize(play, list(play.run(150))).energy_saved
     assert told.low <= delivered <= told.high

@@ -17,7 +17,7 @@ LOOP_YIELD, TRACES = (Path(__file__).parents[2] / "benchmarks" / name for name i
 def test_a_generated_job_is_a_row_beside_a_plan_with_full_knowledge_that_is_in_time() -> None:
     done = subprocess.run(
         [
-            sys.executable, LOOP_YIELD, "--jobs", "generated", "--first", "973006", "--seeds", "1", "--iterations", "3",
+            sys.executable, LOOP_YIELD, "--jobs", "generated", "--first", "513026", "--seeds", "1", "--iterations", "3",
             "--seconds", "0", "--workers", "1", "--json",
         ],
         capture_output=True, text=True, check=True,
