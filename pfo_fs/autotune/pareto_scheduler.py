@@ -219,7 +219,7 @@ class ParetoScheduler(FrequencyScheduler):
         changes = choice.plan.changes(model.problem.pipeline.first_nodes)
         how_often = f"{changes:,} clock changes per iteration and pipeline" if changes else ""
         if not changes and choice.plan != model.max_clocks:
-            why = ": clocks cannot follow the device here" if self._beliefs.switching is None else ""
+            why = ": clocks cannot follow instructions here" if self._beliefs.switching is None else ""
             how_often = f"one clock for each rank{why}"
         message = "; ".join(filter(None, [about, measured_text(*self._told), how_often, choice.note]))
         steps, trial = self._beliefs.trial_steps() << choice.windows, self._beliefs.trials.get(choice.plan)

@@ -38,9 +38,16 @@ _REMEDIES = {
     "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; instructions of 10 ms or more"),
     "loads": (
         "a clock per step, from loads: LoadClocks",
-        "right to set clocks*; DDP or a pipeline, not FSDP, ZeRO-2 or ZeRO-3; lengths known before the step",
+        "right to set clocks*; DDP or a pipeline; lengths known first",
     ),
     "limit": ("one power limit: power_limit_loop", "right to set power limits"),
+}
+_SHORT_S, _FOR_SHORT = 0.01, ("a clock per rank: pfo_fs.attach", "right to set clocks*")
+"""Instructions that are shorter than the time until a clock acts have no clock of their own."""
+_BALANCE = {
+    "unequal stages": "move layers from {} to others",
+    "slow workers": "replace them ({})",
+    "unequal loads": "balance them, by packing or a balancing scheduler",
 }
 _CAPS_ONLY = "* With the right to set power limits alone: one level per rank, which saves less."
 
@@ -62,11 +69,11 @@ def advise(
     from pfo_fs.simulator.megatron_log import read_megatron_log
     from pfo_fs.simulator.torch_traces import SUFFIXES, read_torch_traces
 
-    path, found, curves = Path(source), "", None
+    path, found, curves, on_host = Path(source), "", None, False
     with err.status("reading durations ..."):
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
             trace, found = read_torch_traces(path, num_ranks, lambda text: say(text, to=err))
-            if not found:
+            if on_host := not found:
                 say("These ranges were timed on the host: waiting for other ranks counts as work.", to=err)
             pipeline, full_s = trace.pipeline, trace.full_s
         elif source.endswith(_LOGS):
@@ -86,7 +93,9 @@ def advise(
         fields = {name: _plain(value) for name, value in advice._asdict().items()}
         print_json({**fields, "slowdowns": SLOWDOWNS})
         return
-    _show(advice, gpu, full_s.shape)
+    if gpu.startswith("simulated"):
+        say(f"Durations and power are those of a {gpu} (PFO_FS_GPU=simulated), not of this program's work.", to=err)
+    _show(advice, gpu, full_s.shape, on_host)
 
 
 def _plain(value: object) -> object:
@@ -127,9 +136,11 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Cu
     return pipeline, full_s, next((body.gpu_name for body in data.ranks if body.gpu_name), ""), curves
 
 
-def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
+def _show(advice: Advice, gpu: str, shape: tuple[int, ...], on_host: bool) -> None:
+    from pfo_fs.device.simulated.physics import TRAINING
     from pfo_fs.simulator.advice import NOTABLE, SLOWDOWNS
 
+    remedies = _REMEDIES if advice.instruction_s >= _SHORT_S else {**_REMEDIES, "plan": _FOR_SHORT}
     waiting = sum(one.share for one in advice.waits)
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
     say(
@@ -141,33 +152,35 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...]) -> None:
     shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
     shown.caption = _CAPS_ONLY if len(advice.remedies) > 1 else None
     for remedy in advice.remedies:
-        name, needs = _REMEDIES[remedy.name]
+        name, needs = remedies[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
     show(shown)
     if advice.curves == "measured":
         say("How training follows the clock was measured in this job, not taken from publications.")
     elif advice.curves == "unknown":
-        kind, more = (repr(gpu), "") if gpu else ("these GPUs", " If they are of these kinds, give --gpu.")
-        known = "the intervals cover what is known of A100 and A40, and that newer kinds save less"
+        kind = "these GPUs" if gpu in ("", "none") else repr(gpu)
+        more = " If they are of these kinds, give --gpu." if kind == "these GPUs" else ""
+        known = f"the intervals cover what is known of {' and '.join(TRAINING)}, and that newer kinds save less"
         say(f"No curve of training is published for {kind}: {known}.{more}")
-    for one in advice.waits[2:]:
-        if one.share > NOTABLE:
-            do = "replace them" if one.cause == "slow workers" else "balance them, by packing or a balancing scheduler"
+    for one in advice.waits[1:]:
+        if one.share > NOTABLE and one.cause in (_BALANCE if not on_host else ()):
+            do = _BALANCE[one.cause].format(one.where)
             say(f"First: without {one.cause}, steps would be {percent(one.shorter, 1)} shorter; {do}.")
-    if advice.balanced:
-        left = ", ".join(_left(one) for one in advice.balanced if _left(one))
-        say(f"With balanced loads, there is left: {left or 'nothing'}.")
+    if advice.balanced and not on_host:
+        left = ", ".join(_left(one, remedies) for one in advice.balanced if one.saved[0].high > _SEEN)
+        what = " and ".join(one.cause.split()[1] for one in advice.waits[1::2] if one.share > NOTABLE)
+        say(f"With balanced {what}, there is left: {left or 'nothing'}.")
     is_little = advice.most < _LITTLE
     column = SLOWDOWNS.index(1.02 if is_little else 1.0)
-    best = _REMEDIES[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
+    best = remedies[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
     if is_little:
         say(f"Little to save: at most {percent(advice.most, 1)} without slower steps.")
         best = f"nothing; or, if steps may be 2 % slower, {best}"
     say(f"Next: {best}; `pfo-fs doctor` says what this host allows.")
 
 
-def _left(remedy: Remedy) -> str:
-    return f"{_text(remedy.saved[0])} by {_REMEDIES[remedy.name][0]}" if remedy.saved[0].high > _SEEN else ""
+def _left(remedy: Remedy, remedies: dict[str, tuple[str, str]]) -> str:
+    return f"{_text(remedy.saved[0])} by {remedies[remedy.name][0]}"
 
 
 def _text(saved: Interval) -> str:

@@ -56,7 +56,7 @@ lower clocks cost less time, and save more. Bandwidth grows more slowly than com
 _MOST_LATE = 0.001
 """Relative: plans get this much more time, as plans of full knowledge do in the benchmarks of running jobs."""
 NOTABLE = 0.02
-"""If GPUs wait for more than this share of all time because loads are unequal, advice for equal loads is given, too."""
+"""If GPUs wait for more than this share of all time because stages or loads are unequal, they come first."""
 _DELIVERED = {"plan": (0.85, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
 """The least and the most that remedies deliver of what is computed here. Plans: 0.9 to 1.0 on traces and drawn jobs; up
 to 1.22 on published profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks unlike the mean of their
@@ -96,11 +96,13 @@ class Wait(NamedTuple):
         cause: Name of the cause.
         share: Share of all time for which GPUs wait because of it.
         shorter: By how much shorter steps would be without it, relative; 0.0 for a pipeline's bubbles.
+        where: The longest stage, or the slow pipelines, as text; of other causes, ''.
     """
 
     cause: str
     share: float
     shorter: float
+    where: str = ""
 
 
 class Advice(NamedTuple):
@@ -110,7 +112,9 @@ class Advice(NamedTuple):
         step_s: Mean time of a step, without what comes after its last instruction, in s.
         waits: Why GPUs wait.
         remedies: What would save energy.
-        balanced: The same if all loads were equal, as a balancing scheduler makes them; empty if they are.
+        balanced: What would save energy in steps of the same length if stages and loads were equal, as moved layers and
+            a balancing scheduler make them; empty if they are.
+        instruction_s: Mean duration of an instruction, in s.
         curves: How training on these GPUs follows the clock: "measured", "published" for their kind, or "unknown".
     """
 
@@ -118,6 +122,7 @@ class Advice(NamedTuple):
     waits: list[Wait]
     remedies: list[Remedy]
     balanced: list[Remedy]
+    instruction_s: float
     curves: str
 
     @property
@@ -207,13 +212,19 @@ def advise(
     ]
     jobs = [_Job(pipeline, full_s, one, latency_s) for one, latency_s in cases]
     waits, is_known = jobs[0].waits(), bool(measured or published)
-    uneven = waits[-1].share > NOTABLE
-    even = [_Job(pipeline, job.balanced_s, job.curves, job.latency_s) for job in jobs] if uneven else []
-    for job, slowdown in track([(job, slowdown) for job in (*jobs, *even) for slowdown in SLOWDOWNS]):
+    unequal, uneven = waits[1].share > NOTABLE, waits[-1].share > NOTABLE
+    even_s = jobs[0].evened_s(unequal, uneven)
+    even = [_Job(pipeline, even_s, job.curves, job.latency_s) for job in jobs] if unequal or uneven else []
+    of_now, of_even = (
+        [(job, slowdown) for job in jobs for slowdown in SLOWDOWNS],
+        [(job, SLOWDOWNS[0]) for job in even],
+    )
+    for job, slowdown in track([*of_now, *of_even]):
         job.plan(slowdown)
     remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or uneven]
     known = "measured" if measured else "published" if published else "unknown"
-    return Advice(jobs[0].step_s, waits, remedies, _remedies(even, is_known) if even else [], known)
+    balanced = [one._replace(saved=one.saved[:1]) for one in _remedies(even, is_known)] if even else []
+    return Advice(jobs[0].step_s, waits, remedies, balanced, float(full_s.mean()), known)
 
 
 def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
@@ -276,6 +287,12 @@ class _Job:
         rows = [pipeline.position[one] for one in part.instructions]
         return _Job(part, full_s[:, rows], self.curves, self.latency_s)
 
+    def evened_s(self, stages: bool, loads: bool) -> Array:
+        """Durations with equal stages, equal loads, or both, in s; shape as `full_s`."""
+        times_s: Array = self.balanced_s if loads else self.scenarios.full_s
+        equal_s = _mean_of([name for _, name in self.kinds], self.healthy_s)
+        return times_s * (equal_s / self.healthy_s) if stages else times_s
+
     def waits(self) -> list[Wait]:
         """For which share of all time GPUs wait, by cause."""
         full_s, problem = self.scenarios.full_s, self.scenarios.problem
@@ -285,13 +302,17 @@ class _Job:
             "slow workers": self.balanced_s,
             "unequal loads": full_s,
         }
+        of_stages = _sums(np.array([stage for stage, _ in self.kinds]), self.healthy_s[0])
+        slow = ", ".join(map(str, np.flatnonzero(self.slow)))
+        where = {"unequal stages": f"stage {of_stages[:, 0].argmax()}", "slow workers": slow and f"pipelines: {slow}"}
         found: list[Wait] = []
         before = before_s = 0.0
         for cause, times_s in steps.items():
             step_s = float(Scenarios(problem, times_s, range(times_s.shape[2])).iteration_times_s().mean())
             gpu_s = len(problem.pipeline.orders) * times_s.shape[2] * len(times_s) * step_s
             waiting = 1 - float(times_s.sum()) / gpu_s
-            found.append(Wait(cause, max(0.0, waiting - before), max(0.0, 1 - before_s / step_s) if found else 0.0))
+            shorter = max(0.0, 1 - before_s / step_s) if found else 0.0
+            found.append(Wait(cause, max(0.0, waiting - before), shorter, where.get(cause, "")))
             before, before_s = max(before, waiting), step_s
         return found
 

@@ -166,6 +166,7 @@ def _steps(path: Path, ranges: list[_Range]) -> list[Step]:
     if not steps:
         raise PlanError(
             f"{path}: has no range of the forward of a micro-batch. Record such ranges by a schedule of "
-            'torch.distributed.pipelining, or by record_function("Forward 0"), "Backward 0" and so on around its work'
+            "torch.distributed.pipelining (Schedule1F1B has none), or around the work of each micro-batch by "
+            'record_function("Forward 0"), "Backward 0" and so on'
         )
     return steps

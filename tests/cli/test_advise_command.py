@@ -36,9 +36,21 @@ def test_a_file_of_durations_is_enough(traced: Path) -> None:
     answer = pfo_fs("advise", traced, "--gpu", "A100")
     assert answer.returncode == 0
     assert "unequal stages" in answer.stdout
+    assert "First: without unequal stages" in answer.stdout
+    assert "move layers from stage 3" in answer.stdout
+    assert "With balanced stages, there is left:" in answer.stdout
     assert "Next: a clock per instruction" in answer.stdout
     assert "simulated GPUs only" in answer.stdout
     assert "not published" not in answer.stdout
+
+
+def test_instructions_that_end_before_a_clock_acts_get_no_clock_of_their_own(traced: Path, tmp_path: Path) -> None:
+    head, *rows = traced.read_text().splitlines()
+    short = [f"{before},{float(time_s) / 50}" for before, _, time_s in (row.rpartition(",") for row in rows)]
+    (tmp_path / "short.csv").write_text("\n".join([head, *short]) + "\n")
+    told = pfo_fs("advise", tmp_path / "short.csv", "--gpu", "A100").stdout
+    assert "a clock per rank" in told
+    assert "a clock per instruction" not in told
 
 
 def test_a_kind_of_gpu_that_nobody_has_published_is_said(traced: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_job_with_eight_gpus_per_stage_changes_clocks_less_often_and_says_how_
 def test_where_clocks_cannot_follow_the_device_each_rank_has_one_clock_and_people_are_told_why(tmp_path: Path) -> None:
     cluster = Cluster(make_pipeline("1f1b", 2, 4), ModelTruth(A100, 2), QUIET)
     play = Play(cluster, tmp_path, SETTINGS.model_copy(update={"scheduler_args": {"slowdown": 1.1}}))
-    assert "one clock for each rank: clocks cannot follow" in [*play.run(50)][-1].status_text
+    assert "one clock for each rank: clocks cannot follow instructions" in [*play.run(50)][-1].status_text
 
 
 @pytest.mark.slow
