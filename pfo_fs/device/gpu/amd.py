@@ -7,6 +7,7 @@ returns, and what its errors mean, is taken from AMD's reference and from Zeus's
 import contextlib
 import importlib
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from pfo_fs.device.gpu.driver_errors import patiently
@@ -90,17 +91,28 @@ class AmdGpu(DriverGpu):
 
         They are read when they are first asked for: after `try_reset`, since a lock that was left narrows the range.
         """
-        if not self._clocks_mhz:
-            info = self._clock()
-            self._clocks_mhz = list(range(int(info["max_clk"]), int(info["min_clk"]) - 1, -_STEP_MHZ))
+        try:
+            self._clocks_mhz = self._clocks_mhz or list(
+                range(self._clock_mhz("max_clk"), self._clock_mhz("min_clk") - 1, -_STEP_MHZ)
+            )
+            self.why_no_clocks = ""
+        except DeviceError as error:
+            self.why_no_clocks = str(error)
         return list(self._clocks_mhz)
 
-    def _clock(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("reading the clock", "get_clock_info", self._handle, self._gfx)
-        return found
+    def _read(self, what: str, name: str, *keys: str, of: Sequence[object] = ()) -> float:
+        """Returns the first of an answer's values that is a number: a GPU that lacks a value says "N/A"."""
+        answer = self._call(what, name, self._handle, *of)
+        for key in keys:
+            if isinstance(value := answer.get(key), int | float):
+                return float(value)
+        raise NotOffered(f"{what}: {name} tells no {' or '.join(keys)} of this GPU")
+
+    def _clock_mhz(self, which: str) -> int:
+        return int(self._read("reading the clock", "get_clock_info", which, of=[self._gfx]))
 
     def lock_clock_mhz(self, mhz: int) -> None:
-        lowest_mhz = self.supported_clocks_mhz()[-1]
+        lowest_mhz = min([*self.supported_clocks_mhz(), mhz])
         what = f"locking {self.uuid} at {mhz} MHz"
         self._call(what, "set_gpu_clk_range", self._handle, lowest_mhz, mhz, self._gfx)
 
@@ -119,25 +131,22 @@ class AmdGpu(DriverGpu):
         return self._limit_w("power_cap")
 
     def _limit_w(self, which: str) -> float:
-        info = self._call(f"reading the power limits of {self.uuid}", "get_power_cap_info", self._handle)
-        return float(info[which]) / 1e6
+        return self._read(f"reading the power limits of {self.uuid}", "get_power_cap_info", which) / 1e6
 
     def set_power_limit_w(self, limit_w: float) -> None:
         what = f"setting a power limit of {limit_w:g} W on {self.uuid}"
         self._call(what, "set_power_cap", self._handle, 0, round(limit_w * 1e6))
 
     def _counter_j(self) -> float:
-        count = self._call("reading the energy counter", "get_energy_count", self._handle)
-        ticks = count["energy_accumulator"] if "energy_accumulator" in count else count["power"]  # until ROCm 6.2
-        return float(ticks * count["counter_resolution"]) / 1e6
+        what, name = "reading the energy counter", "get_energy_count"
+        tick_uj = self._read(what, name, "counter_resolution")
+        return tick_uj * self._read(what, name, "energy_accumulator", "power") / 1e6  # "power" until ROCm 6.2
 
     def _power_w(self) -> float:
-        power = self._call("reading the power", "get_power_info", self._handle)
-        shown = [power.get(f"{of}_socket_power") for of in ("current", "average")]
-        return float(next((value for value in shown if isinstance(value, int | float)), 0))
+        return self._read("reading the power", "get_power_info", "current_socket_power", "average_socket_power")
 
     def clock_seen(self) -> ClockSeen:
-        return ClockSeen(int(self._clock()["clk"]))
+        return ClockSeen(self._clock_mhz("clk"))
 
     def other_setters(self) -> list[str]:
         return []

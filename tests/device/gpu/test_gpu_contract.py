@@ -265,6 +265,14 @@ def test_a_lock_that_was_left_on_an_amd_gpu_shows_and_does_not_narrow_the_clocks
     assert not gpu.settings().differs
 
 
+def test_an_amd_gpu_that_tells_no_clocks_is_only_measured(amd: FakeAmdSmi) -> None:
+    amd.fails["get_clock_info"] = 2
+    gpu = open_gpu(AmdBench.spec, AmdBench.way)
+    assert "does not support it" in gpu.try_reset()
+    assert gpu.supported_clocks_mhz() == []
+    assert gpu.energy_j() > 0
+
+
 def test_a_divided_amd_gpu_and_a_missing_package_are_errors_that_say_so(
     amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +288,7 @@ def test_without_a_counter_the_power_of_an_amd_gpu_is_integrated(
     amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
-    amd.fails["get_energy_count"] = 2
+    amd.energy = {"energy_accumulator": "N/A", "counter_resolution": "N/A"}
     gpu = open_gpu(AmdBench.spec)
     gpu.energy_j()
     passing.sleep(2.0)
