@@ -59,7 +59,7 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
     found = results_by_rank(folder, 1)
     assert [found[rank].result.iter_step[-1] for rank in (0, 1)] == [begin + 80, begin + 80]
     for log in job.clock_logs().values():
-        assert len([line for line in log if line["action"] == "lock"]) > 2, "the clock goes down again and again"
+        assert len([line for line in log if line["action"] == "lock"]) > 1, "the clock goes down again"
 
 
 @pytest.mark.slow

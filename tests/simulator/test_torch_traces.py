@@ -56,7 +56,7 @@ def test_real_pipelines_are_read_with_their_stages_orders_and_steps(tmp_path: Pa
     told = pfo_fs("advise", tmp_path / "zero bubble")
     assert told.returncode == 0, told.stderr
     assert "2 steps of 1 pipeline" in told.stdout
-    assert "ranges are of the host" in told.stderr
+    assert "timed on the host" in told.stderr
 
 
 def event(cat: str, name: str, begin_us: float, took_us: float, stream: int = 7) -> dict[str, Any]:
