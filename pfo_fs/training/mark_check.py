@@ -15,17 +15,14 @@ _INSTRUCTIONS = 100
 """After this many instructions before the first step, the check reports that steps are not marked."""
 _EVALUATIONS = 10
 """Instructions between two steps may be an evaluation, but not before this many steps in a row."""
+_RIGHT = "call on_step_begin() once before each iteration's first instruction and on_step_end() once after its last one"
 
 
 class MarkCheck:
-    """Checks marks, and calls `report` once, with a text, if something is wrong; `report` may raise an error.
-
-    Attributes:
-        done: Whether a problem was reported; then the check has no further use.
-    """
+    """Checks marks, and calls `report` once, with a text, if something is wrong; `report` may raise an error."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
-        self.done = False
+        self._done = False
         self._report = report
         self._wrong_steps = 0
         self._open_steps = 0
@@ -39,10 +36,7 @@ class MarkCheck:
         """Notes that an instruction began outside a step; before the first step, that is a mistake."""
         self._outside += 1
         if not self._steps_begun and self._outside >= _INSTRUCTIONS:
-            self._say(
-                "instructions are marked but steps are not: call on_step_begin() before the first instruction of each "
-                "iteration and on_step_end() after the last one"
-            )
+            self._say(f"instructions are marked but steps are not: {_RIGHT}")
 
     def step_begins(self, *, left_open: bool) -> None:
         """Notes that a step begins; `left_open`: whether the step before is still open."""
@@ -50,28 +44,19 @@ class MarkCheck:
         self._outside_steps = self._outside_steps + 1 if self._outside else 0
         self._outside = 0
         if self._outside_steps >= _EVALUATIONS:
-            self._say(
-                f"instructions were marked outside of a step, before each of {_EVALUATIONS} steps: call "
-                "on_step_begin() before the first instruction of each iteration and on_step_end() after the last one"
-            )
+            self._say(f"instructions were marked outside of a step, before each of {_EVALUATIONS} steps: {_RIGHT}")
         if not (left_open or self._was_open):
             self._open_steps = 0
         self._was_open = left_open
         self._open_steps += left_open
         if self._open_steps >= _STEPS:
-            self._say(
-                f"on_step_begin was called {_STEPS} times without on_step_end in between: call it once in each "
-                "iteration, and on_step_end() after the last instruction"
-            )
+            self._say(f"on_step_begin was called {_STEPS} times without on_step_end in between: {_RIGHT}")
 
     def step_ends_outside(self) -> None:
         """Notes that a step ends, but none has begun."""
         self._extra_ends += 1
         if self._extra_ends >= _STEPS:
-            self._say(
-                f"on_step_end was called {_STEPS} times without on_step_begin before it: call it once in each "
-                "iteration, after the last instruction"
-            )
+            self._say(f"on_step_end was called {_STEPS} times without on_step_begin before it: {_RIGHT}")
 
     def step_ended(self, codes: Iterable[int], name_of: Callable[[int], str]) -> None:
         """Checks a complete step by the codes of its marks."""
@@ -94,6 +79,6 @@ class MarkCheck:
         )
 
     def _say(self, text: str) -> None:
-        if not self.done:
-            self.done = True
+        if not self._done:
+            self._done = True
             self._report(f"{text}. Until then clocks may stay at their default, and measurements may be missing")

@@ -366,7 +366,7 @@ def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: Instructi
 
 @pytest.mark.parametrize(
     ("begins_step", "ends_step", "said"),
-    [(True, False, "on_step_end() after"), (False, False, "call on_step_begin()"), (True, True, "")],
+    [(True, False, "on_step_begin was called 3 times"), (False, False, "steps are not"), (True, True, "")],
 )
 def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
     marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str
