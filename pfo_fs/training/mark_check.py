@@ -24,12 +24,8 @@ class MarkCheck:
     def __init__(self, report: Callable[[str], None]) -> None:
         self._done = False
         self._report = report
-        self._wrong_steps = 0
-        self._open_steps = 0
-        self._outside = 0
-        self._outside_steps = 0
-        self._steps_begun = 0
-        self._extra_ends = 0
+        self._wrong_steps = self._open_steps = self._extra_ends = 0
+        self._outside = self._outside_steps = self._steps_begun = 0
         self._was_open = False
 
     def instruction_outside(self) -> None:
@@ -41,8 +37,7 @@ class MarkCheck:
     def step_begins(self, *, left_open: bool) -> None:
         """Notes that a step begins; `left_open`: whether the step before is still open."""
         self._steps_begun += 1
-        self._outside_steps = self._outside_steps + 1 if self._outside else 0
-        self._outside = 0
+        self._outside_steps, self._outside = self._outside_steps + 1 if self._outside else 0, 0
         if self._outside_steps >= _EVALUATIONS:
             self._say(f"instructions were marked outside of a step, before each of {_EVALUATIONS} steps: {_RIGHT}")
         if not (left_open or self._was_open):
@@ -62,10 +57,7 @@ class MarkCheck:
         """Checks a complete step by the codes of its marks."""
         counts = Counter(codes)
         began, ended = ({code >> 8: n for code, n in counts.items() if code & 0xFF == kind} for kind in (BEGIN, END))
-        if began and began == ended:
-            self._wrong_steps = 0
-            return
-        self._wrong_steps += 1
+        self._wrong_steps = 0 if began and began == ended else self._wrong_steps + 1
         if self._wrong_steps < _STEPS:
             return
         counted = [(name_of(place), began.get(place, 0), ended.get(place, 0)) for place in sorted({*began, *ended})]
