@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 _MISSING_AFTER_S = 30.0
 """While ranks wait for others for longer than this, rank 0 says for which ones."""
-_MOST_NAMED = 16
 _agreements = count()
 """Ranks agree in the same order, so that the number of an agreement is the same on all of them."""
 
@@ -99,7 +98,7 @@ class Collectives:
             with suppress(Exception):
                 if missing := [str(rank) for rank in range(self.world_size) if not store.check([f"{key}{rank}"])]:
                     text = "all ranks must make a PFOFileOptimizer, or call attach"
-                    log.warning("pfo-fs waits for rank %s: %s", ", ".join(missing[:_MOST_NAMED]), text)
+                    log.warning("pfo-fs waits for rank %s: %s", ", ".join(missing[:16]), text)
 
         timer = Timer(_MISSING_AFTER_S, warn)
         timer.daemon = True
