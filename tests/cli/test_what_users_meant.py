@@ -155,7 +155,6 @@ daemon ROOT --allow-users ,                             2 names no user
 daemon ROOT --allow-users no-such-user                  2 there is no user
 daemon ROOT --metrics-file pfo.txt                      2 must end in .prom
 daemon no/such/folder                                   1 no folders: is the path right
-daemon /proc/x                                          1 is not there, or accepts no folders
 advise ROOT                                             1 `pfo-fs advise latest
 demo -o no/page.html                                    1 the folder no is not there
 daemon ''                                               2 give the path of the shared directory
