@@ -62,7 +62,8 @@ if not TYPE_CHECKING:  # so that mypy knows the names above only
         for module, names in _HOME.items():
             if name in names:
                 return getattr(import_module(module), name)
-        raise AttributeError(f"module 'pfo_fs' has no attribute {name!r}")
+        others = "pfo_fs.power_limit and pfo_fs.integrations (.torch_loop, .huggingface, .lightning, .megatron)"
+        raise AttributeError(f"module 'pfo_fs' has no attribute {name!r}; other names are in {others}")
 
 
 def __dir__() -> list[str]:

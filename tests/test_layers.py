@@ -162,3 +162,5 @@ def test_each_public_name_is_there() -> None:
 
     assert {"PFOFileOptimizer", "LoadClocks", "attach", "loads"} <= set(pfo_fs.__all__)
     assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)
+    with pytest.raises(AttributeError, match=r"in pfo_fs\.power_limit and"):
+        pfo_fs.MaxSlowdownConstraint  # noqa: B018

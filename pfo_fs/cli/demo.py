@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, err, out, plausible_slowdown, print_json, say, show, table
+from pfo_fs.cli.terminal import SLOWDOWN, JsonFlag, err, fail, out, plausible_slowdown, print_json, say, show, table
 from pfo_fs.errors import PlanError
 from pfo_fs.reports.wording import difference_text, duration_text, energy_text, signed_percent
 
@@ -34,6 +34,8 @@ def demo(
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.page import PAGE_HAS, render_page
 
+    if not output.parent.is_dir():
+        fail(f"{output}: cannot be written: the folder {output.parent} is not there")
     with ExitStack() as stack:
         root = shared_dir or Path(stack.enter_context(TemporaryDirectory(prefix="pfo-fs-demo-"))) / "pfo"
         data, summary = _play(slowdown, root, err if json_ else out)
@@ -99,9 +101,9 @@ def _show(summary: Summary) -> None:
     shown.add_row("[bold]difference[/]", f"[bold]{time}[/]", f"[bold green]{energy}[/]")
     show(shown)
     say(
-        f"Finding this plan took {summary.profiling_steps} iterations of profiling, which took "
+        f"Finding this plan took {summary.profiling_steps} iterations of profiling; against max clocks: "
         f"{difference_text(summary.overhead_s, duration_text)} and "
-        f"{difference_text(summary.overhead_j, energy_text)} than at max clocks.\n"
+        f"{difference_text(summary.overhead_j, energy_text)}.\n"
         "These figures are exact; the page's figures were measured in the job, until the last instruction's end.\n"
         "GPUs and training are simulated (coefficients fitted to a published A100 profile); shared directory, "
         "coordinator, scheduler and planner are those of real jobs."

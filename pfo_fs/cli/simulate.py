@@ -109,6 +109,8 @@ def simulate(
     else:
         assert num_microbatches is not None
         pipeline = make_pipeline(schedule, stages, num_microbatches, num_ranks=num_ranks)
+        if stages == 1 and not asked:
+            say("One stage waits for no other: a plan saves nothing without --slowdown or --power.", to=err)
         job = SimulatedJob("", pipeline, ModelTruth(gpu_model(gpu), stages), nodes=nodes, pipelines=pipelines or 1)
     cluster = job.cluster(seed)
     if loads is not None:
@@ -138,11 +140,10 @@ def simulate(
 
 
 def _about(trace: Trace) -> str:
-    """Returns a text about the content of a trace, and about incomplete steps, which are not simulated."""
+    """Returns a text about the content of a trace."""
     size = f"{trace.pipeline.num_stages} stages x {trace.pipeline.num_microbatches} micro-batches"
     steps, pipelines = counted(len(trace.steps), "step"), counted(len(trace.dp_ranks), "pipeline")
-    left_out = f"; {counted(trace.incomplete, 'incomplete step')} left out" if trace.incomplete else ""
-    return f"trace {trace.name}: {steps} of {pipelines} of {size}{left_out}"
+    return f"trace {trace.name}: {steps} of {pipelines} of {size}"
 
 
 def _play(play: Play, iterations: int, *, quiet: bool) -> list[Iteration]:
@@ -186,8 +187,8 @@ def _table(summary: Summary) -> Table:
         percent(summary.run_saved),
     )
     lines = [
-        f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling took "
-        f"{difference_text(summary.overhead_s, duration_text)} than at max clocks"
+        f"first plan at iteration {summary.deployed_at}, {summary.schedules} schedules in all; profiling, against max "
+        f"clocks: {difference_text(summary.overhead_s, duration_text)}"
     ]
     if summary.worst_step_late > summary.slowdown:
         lines.append(f"under the plan, the worst step takes {percent(summary.worst_step_late, 2)} longer")

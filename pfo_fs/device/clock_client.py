@@ -315,5 +315,5 @@ def _number(variable: str) -> float:
     try:
         return max(0.0, float(text))
     except ValueError:
-        log.warning("%s=%r is not a number; 0 is used", variable, text)
+        log.warning("%s=%r is not a number, and sets no limit", variable, text)
         return 0.0

@@ -51,11 +51,12 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
                 return Attachment.make(partial(adapter, thing, **own), shared_dir, options)
 
     def refuse() -> PipelineAdapter:
+        kind = first if isinstance(first, type) else type(first)
         raise ConfigError(
-            f"attach() does not know {type(first).__module__}.{type(first).__qualname__}: give it a schedule of "
-            "torch.distributed.pipelining, a DeepSpeed engine, a torchtitan trainer or a Megatron-Core model; "
-            "docs/frameworks.md shows what another framework needs. Without a pipeline: LoadClocks where ranks get "
-            "unequal work, power_limit_loop for any other training"
+            f"attach() {'takes an object, not the class' if kind is first else 'does not know'} "
+            f"{kind.__module__}.{kind.__qualname__}: give it a schedule of torch.distributed.pipelining, a DeepSpeed "
+            "engine, a torchtitan trainer or a Megatron-Core model; docs/frameworks.md shows what another framework "
+            "needs. Without a pipeline: LoadClocks where ranks get unequal work, power_limit_loop for other training"
         )
 
     return Attachment.make(refuse, shared_dir, options)

@@ -40,8 +40,10 @@ _STEP = "forward-backward"
 
 def config_of(model: MegatronModule | list[MegatronModule]) -> ModelParallelConfig:
     """The configuration that Megatron's schedules read; some programs give each model its own copy."""
-    from megatron.core.utils import get_model_config
-
+    try:
+        from megatron.core.utils import get_model_config
+    except ImportError as error:
+        raise ConfigError(f"megatron-core cannot be imported ({error}); is it installed here?") from error
     return get_model_config(model[0] if isinstance(model, list) else model)
 
 

@@ -324,6 +324,8 @@ class Attachment(InTraining):
         """
         if self._load_steps is not None:
             self._load_steps.given = (loads, *ahead)
+        elif not self.closed:
+            self.optimizer._problem("give_loads() changes nothing: call attach() with loads=True")
 
     def _go_without(self, error: Exception) -> None:
         """Takes everything off the framework's objects, and the optimizer out of training."""

@@ -65,6 +65,8 @@ class TorchPipeline:
     def __init__(self, schedule: _PipelineSchedule, mesh: DeviceMesh | None = None) -> None:
         self._schedule = schedule
         self._mesh = mesh
+        if hasattr(schedule, "forward_one_chunk"):
+            raise ConfigError("give attach() the schedule, such as ScheduleGPipe(stage, ...), in place of its stage")
         stages: Sequence[_PipelineStageBase] | None = getattr(schedule, "_stages", None)
         ObjectWraps.check(schedule, _WRITTEN_FOR, *_OF_SCHEDULE, *(() if stages else ("_stage",)))
         self._stages = stages or [schedule._stage]

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from threading import Timer
 from typing import Any, TypeVar
 
 from pfo_fs import errors
 from pfo_fs.errors import ConfigError, CoordinationError, PfoError
 from pfo_fs.guard import Guard
 
+log = logging.getLogger("pfo_fs")
+
 T = TypeVar("T")
+
+_MISSING_AFTER_S = 30.0
+"""While ranks wait for others for longer than this, rank 0 says for which ones."""
+_agreements = count()
+"""Ranks agree in the same order, so that the number of an agreement is the same on all of them."""
 
 Problem = tuple[bool, str, str]
 """What went wrong on a rank: whether it ends the job's start in any case, the name of the error's class, its text."""
@@ -77,6 +89,29 @@ class Collectives:
         self._dist.all_gather_object(gathered, value, group=self._group)
         return gathered
 
+    @contextmanager
+    def naming_missing(self) -> Iterator[None]:
+        """While the block takes long, warns once on rank 0 of ranks that have not come here."""
+        key = f"pfo_fs/{next(_agreements)}/"
+
+        def warn() -> None:
+            with suppress(Exception):
+                if missing := [str(rank) for rank in range(self.world_size) if not store.check([f"{key}{rank}"])]:
+                    text = "all ranks must make a PFOFileOptimizer, or call attach"
+                    log.warning("pfo-fs waits for rank %s: %s", ", ".join(missing[:16]), text)
+
+        timer = Timer(_MISSING_AFTER_S, warn)
+        timer.daemon = True
+        with suppress(Exception):  # a backend without a store
+            store = self._dist.distributed_c10d._get_default_store()
+            store.set(f"{key}{self.rank}", "here")
+            if self.rank == 0:
+                timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
 
 def problem_of(error: BaseException, *, fatal: bool) -> Problem:
     """Returns what is sent to other ranks about an error. `fatal`: no rank can go on, even without `strict`."""
@@ -97,7 +132,8 @@ def agree(collectives: Collectives, error: Exception | None, guard: Guard) -> No
             raise error
         return
     problem = None if error is None else problem_of(error, fatal=True)
-    reports = collectives.all_gather((guard.strict, problem))
+    with collectives.naming_missing():
+        reports = collectives.all_gather((guard.strict, problem))
     guard.strict = reports[0][0]
     raise_first([problem for _, problem in reports], strict=True)
 

@@ -232,6 +232,8 @@ def _rows(values: object) -> list[Array]:
 def _split(values: Array) -> list[Array]:
     """Splits into rows, which may have unequal lengths; a flat list of numbers is one row."""
     rows = list(values)
+    if isinstance(values, str | bytes) or any(isinstance(row, str | bytes) for row in rows):
+        raise ConfigError("it is text; give numbers, such as the token ids that a tokenizer makes of it")
     axes = {np.ndim(row) for row in rows}
     if not (axes <= {0} or axes == {1}):
         raise ConfigError("give (rows, length)")

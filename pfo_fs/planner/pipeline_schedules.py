@@ -166,7 +166,7 @@ def make_pipeline(schedule: str, num_stages: int, num_microbatches: int, *, num_
     if schedule == "zb-v" and num_stages % 2:
         raise ConfigError(f"a V-shaped schedule puts two stages on a rank; {num_stages} is odd")
     if schedule == "interleaved" and not num_ranks:
-        raise ConfigError("interleaved 1F1B needs the number of ranks that the stages are spread over")
+        raise ConfigError("interleaved 1F1B needs the number of ranks that share its stages: num_ranks (--num-ranks)")
     ranks = num_stages // 2 if schedule == "zb-v" else num_stages
     if schedule != "interleaved" and num_ranks not in (None, ranks):
         raise ConfigError(f"{schedule} puts {num_stages} stages on {ranks} ranks, not on {num_ranks}")

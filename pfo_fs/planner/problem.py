@@ -51,6 +51,9 @@ class Problem:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a finite number, 0 or more")
         if self.gpus_per_rank < 1:
             raise ConfigError(f"gpus_per_rank is {self.gpus_per_rank}; a rank has at least one GPU")
+        if self.pipeline.num_stages != self.profile.num_stages:
+            both = f"{self.profile.num_stages} stages, but the pipeline has {self.pipeline.num_stages}"
+            raise PlanError(f"{self.profile.source}: column stage: there are {both}")
         for stage, name in sorted({(i.stage, i.name) for i in self.pipeline.instructions}):
             if (stage, name) not in self.profile.measurements:
                 there = ", ".join(of for at, of in self.profile.measurements if at == stage) or "nothing"

@@ -18,6 +18,7 @@ import msgspec
 from pfo_fs.errors import PlanError, plain_text
 from pfo_fs.planner import Instruction, pipeline_from_orders
 from pfo_fs.simulator.traces import TIMES_S, Trace, trace_of
+from pfo_fs.store import layout
 from pfo_fs.user_files import read_user_file
 
 _MOST_BYTES = 2**29
@@ -88,6 +89,8 @@ def read_torch_traces(source: Path, num_ranks: int | None = None, warn: Warn = s
     Raises:
         PlanError: A file cannot be read or has no such ranges, or ranks of a pipeline are missing.
     """
+    if source.is_dir() and (source / layout.DIRECTORY).exists():
+        raise PlanError(f"{source}: is a shared directory, not a folder of traces; `pfo-fs advise latest {source}`")
     paths = sorted(p for p in source.iterdir() if p.name.endswith(SUFFIXES)) if source.is_dir() else [source]
     if not 0 < len(paths) <= _MOST_FILES:
         raise PlanError(f"{source}: holds {len(paths):,} files {' or '.join(SUFFIXES)}, not 1 to {_MOST_FILES:,}")

@@ -13,6 +13,7 @@ a GPU model.
     cluster = job.cluster(seed=1)
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,6 @@ class Trace:
         name: The file's name without its endings.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
-        incomplete: Number of steps that were left out because an instruction is missing.
     """
 
     name: str
@@ -76,7 +76,6 @@ class Trace:
     table: Array
     steps: Sequence[int]
     dp_ranks: Sequence[int]
-    incomplete: int = 0
 
     @property
     def full_s(self) -> Array:
@@ -187,6 +186,9 @@ def trace_of(
             f"{path}: no step has all {len(kinds)} instructions of {len(dp_ranks)} pipelines: each step and dp_rank "
             f"needs a row for every micro-batch of every stage"
         )
+    if left_out := sorted(set(all_steps) - set(steps)):
+        text = "%s: %d of %d steps are left out, step %d first: instructions of theirs are missing"
+        logging.getLogger("pfo_fs").warning(text, path, len(left_out), len(all_steps), left_out[0])
     nodes = range(len(kinds))
     times = np.array([[[times_s[step, dp, node] for dp in dp_ranks] for node in nodes] for step in steps])
     lengths_s = {
@@ -194,4 +196,4 @@ def trace_of(
     }
     table = times / np.array([lengths_s[kind] for kind in kinds])[:, None]
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks, len(all_steps) - len(steps))
+    return Trace(name, pipeline, lengths_s, table, steps, dp_ranks)

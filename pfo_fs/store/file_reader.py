@@ -73,9 +73,8 @@ class FileReader:
             except FileExistsError:
                 pass  # what is there is looked at below
             except FileNotFoundError as error:
-                above = self.root.parent
-                text = f"{self.root} is not made, because {above} is not there: is the path right, and mounted?"
-                raise StoreError(error.errno, text) from error
+                why = f"{self.root.parent} is not there, or accepts no folders: is the path right, and mounted?"
+                raise StoreError(error.errno, f"{self.root} is not made, because {why}") from error
             except OSError as error:
                 raise StoreError(error.errno, f"{self.root}: cannot be made: {error.strerror}") from error
         try:

@@ -110,6 +110,7 @@ class CudaEventTracker(InstructionTracker):
 
     def step_end(self) -> None:
         if not self._in_step:
+            super().step_end()
             return
         self._record(_STEP)
         self._measuring, self._recording = self._recording, False

@@ -47,7 +47,7 @@ class InstructionTracker:
         profile_steps: Number of complete steps from which the clock process makes a result. Instructions are marked
             until it has a result, but for at most `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
-        on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all.
+        on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all; may raise.
         is_capturing: Whether what is launched now goes into a CUDA graph.
         takes_error: Called with an error in `begin` or `end`; returns whether training goes on.
         marker: Marks the device's progress, so that clocks follow the device; None: the tracker requests a clock when
@@ -273,9 +273,11 @@ class InstructionTracker:
         """Ends a step: the clocks go to their default, unless the next step begins at once.
 
         Raises:
-            Exception: What `on_mismatch` raises, if instructions are left over.
+            Exception: What `on_mismatch` raises, if instructions are left over, or `on_wrong_marks`.
         """
         if not self._in_step:
+            if self._mark_check is not None:
+                self._mark_check.step_ends_outside()
             return
         position, self._position = self._position, 0
         expected, stage, _, _ = self._plan[position]
@@ -289,13 +291,12 @@ class InstructionTracker:
             self._graph = count
         self._time_step()
         self._release(strayed=strayed)
-        self._check_marks()
         unusable = (shared_page.STRAYED if strayed else 0) + (0 if self._measuring else shared_page.UNMARKED)
         if self._last_end_ns:
             self._mark(shared_page.LAST_END, self._last_end_ns)
             self._last_end_ns = 0
         self._mark(shared_page.STEP_END | unusable << 8)
-        self._measuring = False
+        is_measured, self._measuring = self._measuring, False
         self._clocks.check()
         if left_over:
             self._tell("left over", position, _shown(expected, stage), "the end of the step")
@@ -305,6 +306,9 @@ class InstructionTracker:
             elif self._order:
                 self.observed_order = self._order
             self._order = None
+        is_whole = self._head - self._step_head <= shared_page.RING_MARKS  # all marks of the step are in the ring
+        if is_measured and is_whole and self._mark_check is not None:
+            self._mark_check.step_ended(self._step_codes(), self._name_of)
 
     def take_new_order(self) -> list[tuple[str, int | None]] | None:
         """Returns `observed_order` once, at the first call after it is known."""
@@ -361,15 +365,6 @@ class InstructionTracker:
         if kind not in self._told and self._on_mismatch is not None:
             self._told.add(kind)
             self._on_mismatch(position, expected, got)
-
-    def _check_marks(self) -> None:
-        """Checks the marks of this step, until the check is done."""
-        check = self._mark_check
-        is_whole = self._head - self._step_head <= shared_page.RING_MARKS  # all marks of the step are in the ring
-        if check is not None and is_whole and self._measuring:
-            check.step_ended(self._step_codes(), self._name_of)
-        if check is not None and (check.done or not is_whole):
-            self._mark_check = None
 
     def _step_codes(self) -> Iterable[int]:
         return [self._words[RING + 2 * (mark & RING_MASK) + 1] for mark in range(self._step_head, self._head)]

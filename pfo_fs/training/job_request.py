@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 from pfo_fs.device.gpu.spec import NAMES
@@ -43,8 +43,8 @@ class JobRequest:
         ):
             if (given := getattr(self, name)) not in choices:
                 raise ConfigError(f"{named} is {given!r}; it can be {', '.join(choices)}")
-        if self.max_clock_calls_per_s is not None and not self.max_clock_calls_per_s > 0:
-            raise ConfigError(f"max_clock_calls_per_s is {self.max_clock_calls_per_s!r}; it must be above zero")
+        if (most := self.max_clock_calls_per_s) is not None and not (isinstance(most, Real) and most > 0):
+            raise ConfigError(f"max_clock_calls_per_s is {most!r}; it must be a number above zero")
 
     @property
     def given_settings(self) -> dict[str, object]:

@@ -106,9 +106,12 @@ class JobJoiner:
             self._clocks = self._start_clocks(token)
             if self.dims.rank == 0:
                 job = self._create_job(token)
-        reports = self.collectives.all_gather((self._problem, job))
-        raise_first([problem for problem, _ in reports], strict=self.strict)
+        reports = self.collectives.all_gather((self._problem, job, socket.gethostname(), self.request.shared_dir))
+        raise_first([problem for problem, *_ in reports], strict=self.strict)
         job = reports[0][1]
+        used = next(path for _, _, host, path in reports if host == socket.gethostname())
+        if used != self.request.shared_dir:  # on another host the same directory may have another path
+            self._noted.append(f"{self.request.shared_dir} is not used: the first rank of this host has given {used}")
         clocks = self._clocks
         assert job is not None
         assert clocks is not None

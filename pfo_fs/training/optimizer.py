@@ -99,7 +99,8 @@ class PFOFileOptimizer(ZeusCallbacks):
     Raises:
         ConfigError: With `strict`: something is missing or contradictory, on this rank or another; the message says
             what to pass.
-        InstructionMismatch: With `strict`, from the callbacks: the schedule expects another or a further instruction.
+        InstructionMismatch: With `strict`, from the callbacks: the schedule expects another or a further instruction,
+            or callbacks are missing or in a wrong order.
         PfoError: With `strict`, any other problem.
     """
 
@@ -193,6 +194,7 @@ class PFOFileOptimizer(ZeusCallbacks):
                 dims=dims,
                 on_problem=self._problem,
                 on_mismatch=self._on_mismatch,
+                on_wrong_marks=self._on_wrong_marks,
                 takes_error=self._guard.handle,
             )
             joiner = joining.JobJoiner(
@@ -333,6 +335,11 @@ class PFOFileOptimizer(ZeusCallbacks):
         if self._guard.strict:
             raise InstructionMismatch(text)
         log.warning("%s", text)
+
+    def _on_wrong_marks(self, text: str) -> None:
+        if self._guard.strict:
+            raise InstructionMismatch(f"rank {self.parallel_dims.rank}: {text}")
+        self._problem(text)
 
     def _problem(self, text: str) -> None:
         """Logs a warning, and sends it to the helper for the job's status; each text once."""

@@ -124,9 +124,9 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _from_mesh(mesh: DeviceMesh) -> dict[str, int]:
-    names = mesh.mesh_dim_names
+    names = getattr(mesh, "mesh_dim_names", None)
     if not names:
-        raise ConfigError("the mesh has no dimension names; make it with mesh_dim_names=('pp', 'dp', 'tp')")
+        raise ConfigError(f"mesh={mesh!r:.60} has no dimension names; make a DeviceMesh with them: ('pp', 'dp', 'tp')")
     sizes = [(int(mesh.get_local_rank(at)), int(mesh.size(at))) for at in range(len(names))]
     return along_dimensions((name, *size) for name, size in zip(names, sizes, strict=True))
 

@@ -118,6 +118,7 @@ class StepParts:
         *,
         on_problem: Callable[[str], None],
         on_mismatch: Callable[[int, str, str], None],
+        on_wrong_marks: Callable[[str], None],
         takes_error: Callable[[BaseException], bool],
     ) -> StepParts:
         """Makes the parts; calls `on_problem` with a text if something does not work as asked."""
@@ -139,7 +140,7 @@ class StepParts:
             clocks,
             profile_steps=request.settings.profile_steps,
             on_mismatch=on_mismatch,
-            on_wrong_marks=on_problem,
+            on_wrong_marks=on_wrong_marks,
             takes_error=takes_error,
             marker=chosen.marker,
         )

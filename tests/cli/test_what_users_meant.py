@@ -63,7 +63,7 @@ def test_a_target_in_the_wrong_place_of_training_code_is_refused_with_the_right_
 
 def test_a_model_that_cannot_be_simulated_is_refused_with_those_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_SIM_MODEL", "V100")
-    with pytest.raises(ConfigError, match=r"'V100' is not .* choose A100, A40"):
+    with pytest.raises(ConfigError, match=r"^PFO_FS_SIM_MODEL: 'V100' is not .* choose A100, A40"):
         SimulatedGpu("v100")
 
 
@@ -99,7 +99,7 @@ def test_a_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytes
 
 def test_only_the_last_part_of_a_path_is_made(tmp_path: Path) -> None:
     Files(tmp_path / "pfo", create=True)
-    with pytest.raises(StoreError, match=r"typo is not there: is the path right"):
+    with pytest.raises(StoreError, match=r"typo is not there, .* is the path right"):
         Files(tmp_path / "typo" / "pfo", create=True)
     assert not (tmp_path / "typo").exists()
     assert "typo is not there" in pfo_fs("daemon", tmp_path / "typo" / "deep").said
@@ -154,7 +154,9 @@ daemon ROOT --scheduler Paretto                         1 Built in are Manual
 daemon ROOT --allow-users ,                             2 names no user
 daemon ROOT --allow-users no-such-user                  2 there is no user
 daemon ROOT --metrics-file pfo.txt                      2 must end in .prom
-daemon no/such/folder                                   1 is not there: is the path right
+daemon no/such/folder                                   1 no folders: is the path right
+advise ROOT                                             1 `pfo-fs advise latest
+demo -o no/page.html                                    1 the folder no is not there
 daemon ''                                               2 give the path of the shared directory
 advise nothere.csv                                      2 nothere.csv: there is no such file or folder
 advise nothere.csv -d ROOT                              1 and there is no such file or folder; `pfo

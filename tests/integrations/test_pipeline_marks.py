@@ -324,6 +324,13 @@ def test_what_belongs_to_no_framework_is_refused_with_what_is_taken(thing: objec
         pfo_fs.attach(thing, "/unused", strict=True)
 
 
+def test_a_class_and_a_stage_are_refused_with_what_to_give() -> None:
+    with pytest.raises(ConfigError, match=r"an object, not the class builtins\.dict"):
+        pfo_fs.attach(dict, "/unused", strict=True)
+    with pytest.raises(ConfigError, match=r"the schedule, .* in place of its stage"):
+        TorchPipeline(SimpleNamespace(forward_one_chunk=None))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("missing", ["step", "_loss_fn", "_stage"])
 def test_a_torch_that_works_in_another_way_is_named(missing: str) -> None:
     schedule = fake_schedule()

@@ -111,6 +111,7 @@ def test_what_can_be_understood_in_one_way_is_read(batch: Any, load: tuple[float
         ({"seq_lens": [float("nan")]}, "seq_lens"),
         ({"seq_lens": "23"}, "seq_lens of type str"),
         ({"input_ids": np.zeros((2, 2, 2))}, r"input_ids of shape \(2, 2, 2\)"),
+        ({"input_ids": ["hello"]}, "input_ids of type list.*it is text"),
         ({"x": 1}, "a batch with x shows no load"),
         ({}, "a batch with nothing"),
         ([{"input_ids": [1, 2]}], "a batch of type list"),

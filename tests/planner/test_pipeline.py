@@ -71,7 +71,7 @@ def test_early_recomputation_recomputes_apart_only_in_the_cool_down() -> None:
         (("2f2b", 2, 2), "there is no schedule '2f2b'"),
         (("1f1b", 0, 2), "0 stages"),
         (("zb-v", 3, 8), "3 is odd"),
-        (("interleaved", 4, 4), "needs the number of ranks"),
+        (("interleaved", 4, 4), "needs the number of ranks .*--num-ranks"),
         (("interleaved", 8, 9, 4), "multiple of 4"),
     ],
 )

@@ -144,6 +144,8 @@ def test_a_stage_without_an_instruction_of_the_schedule_is_named() -> None:
     row = [Measurement(1410, 0.1, 20.0)]
     with pytest.raises(PlanError, match="stage 0 has no rows for backward"):
         Problem(make_pipeline("1f1b", 1, 1), Profile({(0, "forward"): row}), 50.0)
+    with pytest.raises(PlanError, match="there are 2 stages, but the pipeline has 1"):
+        Problem(make_pipeline("1f1b", 1, 1), Profile({(0, "forward"): row, (1, "forward"): row}), 50.0)
 
 
 rows = st.lists(

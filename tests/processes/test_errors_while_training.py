@@ -91,6 +91,14 @@ def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
     train(opt)
 
 
+def test_calls_in_a_wrong_order_are_an_error_with_strict(make: Make) -> None:
+    opt = make(strict=True)
+    opt.on_step_end()
+    opt.on_step_end()
+    with pytest.raises(InstructionMismatch, match="on_step_end was called 3 times"):
+        opt.on_step_end()
+
+
 CLOSES_FILES = """
 import os, sys
 from pfo_fs import PFOFileOptimizer

@@ -333,6 +333,31 @@ def test_wrong_marks_are_told_once_after_a_few_steps(
     assert said in told[0]
 
 
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ("begin F step_end", "'F' began 3 times and ended 2 times"),
+        ("begin F. step_end step_end", "on_step_end was called 3 times without on_step_begin"),
+        ("F. begin F. step_end", "outside of a step, before each of 10 steps"),
+        ("begin begin F. step_end", "on_step_begin was called 3 times"),
+        ("begin F. step_end", ""),
+    ],
+)
+def test_calls_that_go_wrong_after_right_steps_are_told_too(
+    marked: InstructionTracker, told: list[str], calls: str, said: str
+) -> None:
+    mark(marked, ["F"] * 3, ["F"] * 3)
+    for step in range(8, 24):
+        for call in calls.replace("F.", "F. F. F.").replace("F ", "F. F. F ").split():
+            if call.startswith("F"):
+                marked.begin("F")
+            if call == "F.":
+                marked.end("F")
+            elif call != "F":
+                marked.step_begin(step, -1) if call == "begin" else marked.step_end()
+    assert [said in text for text in told] == [True] * bool(said)
+
+
 def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: InstructionTracker, told: list[str]) -> None:
     mark(marked, ["forward"], [], steps=1)
     mark(marked, ["forward"], ["forward"])
@@ -341,7 +366,7 @@ def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: Instructi
 
 @pytest.mark.parametrize(
     ("begins_step", "ends_step", "said"),
-    [(True, False, "call on_step_end()"), (False, False, "call on_step_begin()"), (True, True, "")],
+    [(True, False, "on_step_begin was called 3 times"), (False, False, "steps are not"), (True, True, "")],
 )
 def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
     marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str

@@ -27,6 +27,7 @@ def request(**given: Any) -> JobRequest:
         ({"switching": "late"}, "switching is 'late'; it can be auto, device, launch"),
         ({"clock_backend": "magic"}, rf"PFO_FS_CLOCK_BACKEND\) is 'magic'.*{', '.join(NAMES)}"),
         ({"max_clock_calls_per_s": 0.0}, "max_clock_calls_per_s is 0.0"),
+        ({"max_clock_calls_per_s": "fast"}, "max_clock_calls_per_s is 'fast'; it must be a number"),
         ({"max_clock_calls_per_s": float("nan")}, "max_clock_calls_per_s is nan"),
     ],
 )
@@ -125,6 +126,7 @@ def test_all_mesh_dimensions_but_pp_and_tp_are_replicas_and_arguments_win_over_t
         ),
         ({"rank": 4, "world_size": 4, "pp_degree": 4, "pp_rank": 0}, {}, "rank 4 does not exist where world_size is 4"),
         ({"rank": 0, "world_size": 1, "mesh": Mesh({}, {})}, {}, "no dimension names"),
+        ({"rank": 0, "world_size": 1, "mesh": "pp"}, {}, "'pp' has no dimension names"),
     ],
 )
 def test_what_is_missing_or_contradictory_is_an_error_that_says_what_to_pass(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S
+from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.errors import AlreadyClaimed, ConfigError, CoordinationError, DeviceError
 from pfo_fs.guard import Guard, WarnOnce
@@ -124,6 +125,25 @@ def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
     (one,) = {(type(result), str(result)) for result in results}
     assert issubclass(one[0], Exception), results
     return one
+
+
+def test_another_directory_than_the_first_rank_of_the_host_has_given_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    join_all(tmp_path, shared_dir={2: str(tmp_path / "other")}, coordination="local")
+    assert f"rank 2: {tmp_path}/other is not used: the first rank of this host has given {tmp_path}/pfo" in caplog.text
+
+
+def test_rank_0_names_the_ranks_that_do_not_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pfo_fs.ipc.collectives._MISSING_AFTER_S", 0.0)
+    here: dict[str, str] = {}
+    store = SimpleNamespace(set=here.__setitem__, check=lambda keys: keys[0] in here)
+    dist = SimpleNamespace(distributed_c10d=SimpleNamespace(_get_default_store=lambda: store))
+    with Collectives(0, RANKS, dist).naming_missing():
+        wait_for(lambda: caplog.text)
+    assert "waits for rank 1, 2: all ranks" in caplog.text
 
 
 @pytest.mark.parametrize("strict", [False, True])

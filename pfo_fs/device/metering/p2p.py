@@ -37,6 +37,10 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any
     Raises:
         DeviceError: Fewer than two GPUs are visible, the energy cannot be read, or a clock cannot be set.
     """
+    import torch
+
+    if not torch.cuda.is_available() and os.environ.get("PFO_FS_GPU", "none") == "none":
+        raise DeviceError("no GPU was found; PFO_FS_GPU=simulated runs the command on simulated GPUs")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", __name__]
     given = json.dumps({"seconds": seconds, "clocks_mhz": list(clocks_mhz)})
     limit_s = (len(clocks_mhz) + 1) * (seconds + _WARM_UP_S) + _FINISH_WITHIN_S
@@ -112,8 +116,6 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
             problem = f"{mhz} MHz is not among the clocks of the GPU"
         if e1 <= e0:
             problem = f"{clocks.info.gpu_name}: its energy counter does not move"
-            if clocks.spec == "none":
-                problem = "no GPU was found; PFO_FS_GPU=simulated runs the command on simulated GPUs"
         rows.append({"clock_mhz": mhz, "power_w": (e1 - e0) / (t1 - t0), "seconds": t1 - t0})
     name = clocks.info.gpu_name
     clocks.close()

@@ -22,7 +22,7 @@ from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
 def simulated_model() -> GpuModel:
     """Returns the model of GPU that is simulated: `PFO_FS_SIM_MODEL`, or an A100."""
-    return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100")
+    return gpu_model(os.environ.get("PFO_FS_SIM_MODEL") or "A100", "PFO_FS_SIM_MODEL: ")
 
 
 # ---- the state that the two processes share

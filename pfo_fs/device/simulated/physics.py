@@ -153,11 +153,11 @@ MODELS: Mapping[str, GpuModel] = {
 }
 
 
-def gpu_model(name: str) -> GpuModel:
-    """Returns the model of a kind of GPU; raises `ConfigError` if there is none of this name."""
+def gpu_model(name: str, where: str = "") -> GpuModel:
+    """Returns the model of a kind of GPU; raises `ConfigError`, which begins with `where`, if there is none."""
     model = MODELS.get(name.upper())
     if model is None:
-        raise ConfigError(f"{name!r} is not a GPU model of pfo-fs; choose {', '.join(MODELS)}")
+        raise ConfigError(f"{where}{name!r} is not a GPU model of pfo-fs; choose {', '.join(MODELS)}")
     return model
 
 
