@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TIMES_THE_ERROR = 2.0
 """Figures are given with two standard errors: the true figure is within them in 95 % of all cases."""
+IMPOSSIBLE = "which is impossible"
 OUTSIDE_THE_JOB = -1
 """The pipeline number of a straggler that is not in this job, or whose pipeline is not known."""
 
@@ -77,7 +78,7 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
     """
     text = f"target: {goal.target}"
     if impossibility:
-        text += f", which is impossible: {impossibility}"
+        text += f", {IMPOSSIBLE}: {impossibility}"
     if goal.slowdowns:
         names = ", ".join(
             "announced"
@@ -117,4 +118,5 @@ def figures_of(model: JobModel, believed: Judgement, trial: Trial | None) -> dic
         if trial.saved.is_known:
             measured |= {"energy_saved": believed.saved, "energy_saved_error": believed.saved_error}
     delay_s = model.calibration.delay_s if model.calibration else 0.0
+    measured |= {"shortest_s": model.full_s + model.tail_s, "lowest_power_w": model.lowest_power_w}
     return {"blocking_power_w": model.problem.blocking_power_w, "delay_s": delay_s, **measured}

@@ -177,12 +177,18 @@ class JobModel:
             low, high = (low, middle) if self._power_at(middle) <= power_w else (middle, high)
         return high * self.full_s
 
-    def _power_at(self, slowdown: float) -> float:
-        """The mean power of all GPUs of the job under the plan for a slowdown, in W."""
-        clocks = self._planned(slowdown).clocks_mhz
+    def _power_at(self, slowdown: float | None) -> float:
+        """The mean power of all GPUs of the job under the plan for a slowdown, None: at their lowest clocks, in W."""
+        lowest = [list(map(min, self._offered_mhz))] * (1 + len(self.group_of))
+        clocks = lowest if slowdown is None else self._planned(slowdown).clocks_mhz
         length_s = float(self.judged.iteration_times_s(clocks).mean()) + self.tail_s
         pipelines = self._beliefs.layout.job_info.dp_degree / len(self._columns)
         return pipelines * (self.judged.energy_j(clocks) + self.tail_j) / length_s
+
+    @property
+    def lowest_power_w(self) -> float:
+        """The power of all GPUs of the job together at their lowest clocks, in W: no plan draws less."""
+        return self._power_at(None)
 
     @cached_property
     def least_power_w(self) -> float:

@@ -154,6 +154,8 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
     from pfo_fs.store import SharedDirectory, bodies, layout
 
     index = folder.read(bodies.IndexBody, number=before)
+    if index is not None and index.source.kind == "yaml" and (index.turns or index.until) and not index.source.check:
+        return _of_file(state)
     if index is not None and index.stays and not _lowers(folder, before):
         _no_answer("no schedule with lower clocks is in force: clocks are the default or the highest ones")
     step_s = max((rank.iter_time for rank in state.progress if rank.iter_time), default=None)
@@ -182,6 +184,20 @@ def _measure(folder: JobFolder, state: JobState, before: int, steps: int | None,
             folder.remove_file(layout.CHECK)
     about: dict[str, object] = {"kind": "schedule", "schedule": index.number, "source": index.source.kind}
     return _Answer(found, _allowed(state, index), about)
+
+
+def _of_file(state: JobState) -> _Answer:
+    """What a file with `turns` or `until` has measured: meanwhile nothing else is measured."""
+    from pfo_fs.autotune.trials import Checked
+    from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.verdict import verdict_of
+
+    found, window = verdict_of(data := collect_job(state.folder)), data.in_force
+    if found.slower is None or found.saved is None or window is None or window.measured is None:
+        _no_answer("schedule.yaml has `turns` or `until`, and no results yet: ask again later, or take these keys out")
+    steps = window.measured.iterations, window.without.iterations if window.without is not None else 0
+    told = Checked(found.slower, found.slower_error, found.saved, found.saved_error, *steps)
+    return _Answer(told, 0.0, {"kind": "schedule", "schedule": window.number, "source": "yaml"})
 
 
 def _allowed(state: JobState, index: bodies.IndexBody) -> float:

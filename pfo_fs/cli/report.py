@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,9 +60,10 @@ def report(
     carbon: Annotated[float | None, Option(help="CO2 of a kWh, in g.", min=0)] = None,
     json_: JsonFlag = False,
 ) -> None:
-    """Write a page of HTML about a job, running or ended: savings, pipeline, clocks, stragglers."""
+    """Write a page of HTML about a job: savings, pipeline, clocks. With --json, print figures; -o adds the page."""
     from pfo_fs.reports.atomic_output import output_file
     from pfo_fs.reports.collect import collect_job
+    from pfo_fs.reports.directory import job_row
     from pfo_fs.reports.page import PAGE_HAS, render_page
 
     per_kwh = {"cost {}": price, "{} kg CO2": None if carbon is None else carbon / 1000}
@@ -71,21 +73,22 @@ def report(
             wrong_usage("a page is about one job: name it. All jobs are printed, as a table or as --json")
         _report_directory(the_directory(shared_dir), rates, json_)
         return
-    output = output or Path("report.html")
     folder = find_job(job, shared_dir, archived=True)
+    if json_ and output is None:
+        print_json(asdict(job_row(folder)))
+        return
+    output = output or Path("report.html")
     with err.status("reading the job ..."):
         page = render_page(collect_job(folder), rates)
     with output_file(output, PAGE_HAS) as file:
         file.write(page)
     if json_:
-        print_json({"file": str(output), "job_id": folder.job_id})
+        print_json({"file": str(output), **asdict(job_row(folder))})
         return
     say(f"written: {output} (job {folder.job_id})")
 
 
 def _report_directory(shared_dir: Path, rates: dict[str, float], as_json: bool) -> None:
-    from dataclasses import asdict
-
     from pfo_fs.reports.directory import collect_directory, sums
 
     shared = open_directory(shared_dir)

@@ -63,16 +63,9 @@ def schedule_show(job: Job, shared_dir: SharedDirOption = None, json_: JsonFlag 
     # A schedule that takes turns only while it is measured, and then stays, is shown as one without an end.
     turns, until = (index.turns, index.until) if not index.until or not index.stays else ([], 0)
     if json_:
-        document = {
-            "job_id": folder.job_id,
-            "number": index.number,
-            "from_step": current.start_step,
-            "source": index.source.model_dump(),
-            "turns": turns,
-            "until": until,
-            "schedules": [schedule.model_dump() for schedule in schedules],
-        }
-        print_json(document)
+        known: dict[str, object] = {"job_id": folder.job_id, "number": index.number, "from_step": current.start_step}
+        known |= {"source": index.source.model_dump(), "turns": turns, "until": until}
+        print_json({**known, "schedules": [schedule.model_dump() for schedule in schedules]})
         return
     comment = f"job {folder.job_id}, schedule {index.number} ({index.source.kind}), from step {current.start_step}"
     text = format_schedule_yaml(schedules, infos, body.job_info, comment=comment, turns=turns, until=until)
@@ -198,13 +191,18 @@ def target(
 ) -> None:
     """Change the target of a running job; all ranks switch to the new plan at the same step."""
     from pfo_fs.models import Target
+    from pfo_fs.reports.verdict import cannot_keep
+    from pfo_fs.store import bodies
 
     given = {"slowdown": slowdown, "deadline": deadline, "power": power}
     asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if none + len(asked) != 1:
         wrong_usage("give exactly one of --slowdown, --deadline, --power and --none")
     request = None if none else _checked(Target, asked)
-    _write(find_job(job, shared_dir, writes=True), "target", request, json_)
+    folder = find_job(job, shared_dir, writes=True)
+    if request is not None and (why := cannot_keep(Target.model_validate(asked), folder.read(bodies.ModelBody))):
+        say(("warning: ", "yellow"), f"this target is impossible: {why}", to=err)
+    _write(folder, "target", request, json_)
 
 
 def straggler(

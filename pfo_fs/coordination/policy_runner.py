@@ -4,7 +4,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pfo_fs.coordination.policy_start import Kind, MakePolicy, PolicyCall, policy_name
@@ -229,7 +229,12 @@ class PolicyRunner:
         model = self.scheduler.model()
         if model and model != self._model:
             self._model = model
-            self.folder.write(bodies.ModelBody(**model))  # type: ignore[arg-type]
+            body, before = bodies.ModelBody.model_validate({**model, "number": number}), None
+            if body.energy_saved is None:
+                with suppress(RecordError):
+                    before = self.folder.read(bodies.ModelBody)  # perhaps of an earlier coordinator
+            last = before and (before.last or (before if before.energy_saved is not None else None))
+            self.folder.write(body.model_copy(update={"last": last}))
         if self.scheduler.done:
             self.close()
 

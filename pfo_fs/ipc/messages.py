@@ -128,7 +128,7 @@ SwitchingReport: TypeAlias = dict[str, Any]
 
 
 class ProgressReport(Message, frozen=True, kw_only=True):
-    """The progress of a rank; durations in s, energies in J, clock in MHz (None: the driver's default).
+    """The progress of a rank; durations in s, energies in J (`energy_j`: of all steps), clock in MHz (None: default).
 
     `throttled` says what holds the GPU's clocks back; empty: nothing. `undo_owed` counts the settings of the GPU
     (clock, power limit) that could not be put back yet, `undo_failures` the attempts that have failed so far. `held`:
@@ -140,6 +140,7 @@ class ProgressReport(Message, frozen=True, kw_only=True):
     held: bool = False
     iter_time: float | None = None
     iter_energy: float | None = None
+    energy_j: float | None = None
     clock_mhz: int | None = None
     message: str = ""
     iteration_times: list[TimedStep] = []

@@ -79,6 +79,11 @@ class Window:
         return [mhz for schedule in self.schedules.values() for _, mhz in schedule.frequencies]
 
     @property
+    def by_hand(self) -> bool:
+        """Whether a person has written the schedule."""
+        return self.index.source.kind == "yaml"
+
+    @property
     def follows_straggler(self) -> bool:
         """Whether the schedule was made for the pace of a straggler, found or announced."""
         inputs = self.index.source.plan_inputs
@@ -107,18 +112,29 @@ class JobState:
     @property
     def word(self) -> str:
         """The state: `waiting`, `running`, `broken` or `ended`."""
-        if self.end is not None:
-            return "ended"
-        if self.job.coordination == "none":
-            return "running"
-        return self.current.state if self.current is not None else "waiting"
+        said = self.current.state if self.current is not None else "waiting"
+        return "ended" if self.end is not None else "running" if self.job.coordination == "none" else said
 
     @property
     def text(self) -> str:
         """The state in a word or two: how the job ended, or what its coordinator says."""
-        if self.end is not None:
-            return self.end.reason
-        return "archived" if self.folder.is_archived else self.word
+        return self.end.reason if self.end is not None else "archived" if self.folder.is_archived else self.word
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, or was given up."""
+        return self.end is not None or self.folder.is_archived
+
+    @property
+    def compared(self) -> bodies.ModelBody | None:
+        """What was measured of the plan that stays; all that was known last where the job ended meanwhile."""
+        return self.model.last or self.model if self.model is not None and self.is_over else self.model
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all GPUs in all steps so far, in J; None while that of a rank is not known."""
+        known = [rank.energy_j for rank in self.progress if rank.energy_j is not None]
+        return sum(known) if known and len(known) == self.job.job_info.world_size else None
 
     @property
     def loads(self) -> LoadsKnown | None:
@@ -158,6 +174,15 @@ class JobData(JobState):
         """The schedule in force, or the one in force when the job ended."""
         number = self.current.number if self.current is not None else -1
         return next((window for window in self.windows if window.number == number), None)
+
+    @property
+    def judged(self) -> Window | None:
+        """The schedule that `compared` is about: while another one is tried, the one that stays."""
+        window, by_number = self.in_force, {window.number: window for window in self.windows}
+        if self.compared is not self.model and self.compared is not None and not (window and window.by_hand):
+            window = by_number.get(self.compared.number, window)
+        stays = window is None or window.index.stays or window.by_hand
+        return window if stays or window is None else by_number.get(window.index.after, window)
 
     @property
     def place(self) -> str:

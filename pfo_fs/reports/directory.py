@@ -8,7 +8,8 @@ from pathlib import Path
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.savings import savings_of, total_of
-from pfo_fs.reports.verdict import MUCH_SLOWER
+from pfo_fs.reports.summary import whole_job_slower
+from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
 from pfo_fs.store import JobFolder, SharedDirectory
 
 
@@ -19,6 +20,7 @@ class JobRow:
     Attributes:
         saved_kwh: Energy saved against max clocks; negative: more was used; None: not known.
         more_time: Additional time against max clocks, relative; None: not known.
+        verdict: What the schedule in force, or the last one, saves and costs.
         problem: Why figures are missing; else empty.
     """
 
@@ -32,6 +34,7 @@ class JobRow:
     energy_kwh: float | None = None
     saved_kwh: float | None = None
     more_time: float | None = None
+    verdict: Verdict | None = None
     problem: str = ""
 
     @property
@@ -47,11 +50,12 @@ def collect_directory(shared: SharedDirectory, progress: Callable[[str], object]
     rows = []
     for place, folder in enumerate(folders):
         progress(f"reading job {place + 1} of {len(folders)} ...")
-        rows.append(_row(folder))
+        rows.append(job_row(folder))
     return sorted(rows, key=lambda row: (row.day, row.job_id))
 
 
-def _row(folder: JobFolder) -> JobRow:
+def job_row(folder: JobFolder) -> JobRow:
+    """Returns the figures of a job; what cannot be read is its problem."""
     user, job_id = owner_of(folder), plain_text(folder.job_id)
     try:
         data = collect_job(folder)
@@ -59,17 +63,15 @@ def _row(folder: JobFolder) -> JobRow:
         return JobRow(job_id, user, folder.job_id[:10], "unreadable", problem=plain_text(str(error.args[-1])))
     day = plain_text(data.job.started[:10] or folder.job_id[:10])
     savings = savings_of(data)
-    total, ended = total_of(data, savings), data.end is not None or folder.is_archived
-    if total is None:
-        problem = "no energy of an iteration was measured"
-        return JobRow(job_id, user, day, data.text, ended, data.last_step + 1, problem=problem)
-    row = JobRow(job_id, user, day, data.text, ended, total.iterations, total.time_s / 3600, total.energy_j / 3.6e6)
-    if total.compared:
-        more_time = total.more_time_s / (total.time_s - total.more_time_s)
-        found = replace(row, saved_kwh=-total.more_energy_j / 3.6e6, more_time=more_time)
-        return replace(found, problem="slower than at max clocks: see `pfo-fs report JOB`" * found.is_slower)
-    why = "its iterations differ in work" if savings.work_differs else "max clocks were not measured"
-    return replace(row, problem=f"not compared: {why}")
+    row = JobRow(job_id, user, day, data.text, data.is_over, data.last_step + 1, verdict=verdict_of(data))
+    if (total := total_of(data, savings)) is None:
+        return replace(row, problem="no energy of an iteration was measured")
+    row = replace(row, iterations=total.iterations, hours=total.time_s / 3600, energy_kwh=total.energy_j / 3.6e6)
+    if not total.compared:
+        why = "its iterations differ in work" if savings.work_differs else "max clocks were not measured"
+        return replace(row, problem=f"not compared: {why}")
+    saved_kwh, more_time = -total.more_energy_j / 3.6e6, total.more_time_s / (total.time_s - total.more_time_s)
+    return replace(row, saved_kwh=saved_kwh, more_time=more_time, problem=whole_job_slower(data, total))
 
 
 def owner_of(folder: JobFolder) -> str:

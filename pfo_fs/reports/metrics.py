@@ -72,7 +72,7 @@ class FigureReader:
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared
         self._ended: Counter[str] = Counter()  # how often an ended job owed nothing
-        self._counted: dict[str, tuple[float, float]] = {}  # of each job: its last step, and its energy from loads in J
+        self._counted: dict[str, float] = {}  # the energy of each job, in J
         self._last = Figures(leads=False)
 
     def read(self, leads: bool) -> Figures:
@@ -103,14 +103,10 @@ class FigureReader:
         return figures
 
     def _add_energies(self, figures: Figures) -> None:
-        counted: dict[str, tuple[float, float]] = {}
+        counted: dict[str, float] = {}
         for job in figures.jobs:
-            now = counted[job.job_id] = job.step, job.energy_j or 0.0
-            before = self._counted.get(job.job_id, now)
-            iterations, energy_j = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
-            if job.loads is None:
-                energy_j = iterations * (job.iter_energy_j or 0.0)
-            saved = job.verdict.saved
+            now_j, saved = job.energy_j or 0.0, job.verdict.saved
+            energy_j, counted[job.job_id] = max(0.0, now_j - self._counted.get(job.job_id, now_j)), now_j
             figures.energy_j += energy_j
             if saved is not None and saved < 1:
                 difference_j = energy_j * saved / (1 - saved)
@@ -137,10 +133,7 @@ def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
         "ranks_registered": ("Number of ranks that have registered.", job.ranks_registered),
         "iteration_seconds": ("Time of an iteration of the slowest rank, as last reported.", job.iter_time_s),
         "iteration_joules": ("Energy of all GPUs of the job in an iteration, as last reported.", job.iter_energy_j),
-        "joules": (
-            "Energy of all GPUs in all steps; without LoadClocks as if each took the last one's.",
-            job.energy_j,
-        ),
+        "joules": ("Energy of all GPUs in all steps.", job.energy_j),
         "energy_saved_ratio": ("Energy saved by the clocks in force, against max clocks.", verdict.saved),
         "more_time_ratio": ("Additional time against max clocks, relative.", verdict.slower),
         "energy_saved_error_ratio": ("Two standard errors of the energy saved.", saved_error),
@@ -152,10 +145,7 @@ def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
         "undo_owed": ("Clocks and power limits that the driver has not put back yet.", job.undo_owed),
         "undo_failures": ("Attempts to put clocks and power limits back that have failed so far.", job.undo_failures),
         "loads_explain_ratio": ("Share of what varies between ranks that loads explain (LoadClocks).", explained),
-        "loads_control_steps": (
-            "Steps at max clocks, drawn by chance, against which the others are measured.",
-            controls,
-        ),
+        "loads_control_steps": ("Steps at max clocks, drawn by chance, to measure others against.", controls),
         "off": ("1 if the job, or every job, is switched off: it runs at default clocks.", job.off),
         "problem": ("1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.", is_wrong),
     }
@@ -191,7 +181,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     site.add_metric([figures.site_problem], bool(figures.site_problem))
     yield site
     yield gauge("pfo_fs_written_timestamp_seconds", "Time when this file was written.", time.time())
-    counted = "Energy of all GPUs since this daemon leads: iterations reported, times the energy of the last of them."
+    counted = "Energy of all GPUs since this daemon leads."
     yield CounterMetricFamily("pfo_fs_gpu_energy_joules", counted, value=figures.energy_j)
     saved = "Energy saved in them against max clocks, by what was measured under each schedule."
     yield CounterMetricFamily("pfo_fs_energy_saved_joules", saved, value=figures.saved_j)

@@ -111,7 +111,7 @@ def last_step(data: JobData) -> dict[str, object]:
 
 def _purpose(data: JobData, window: Window) -> str:
     """What a schedule was for, as its record and its clocks say."""
-    if window.index.source.kind == "yaml":
+    if window.by_hand:
         return "by hand (schedule.yaml)"
     if not any(window.clocks_mhz):
         return "clocks left alone"
@@ -125,7 +125,7 @@ def _purpose(data: JobData, window: Window) -> str:
         return f"straggler: {'; '.join(slow)}"
     if data.at_max_clocks(window):
         return "max clocks"
-    return "plan" if window.index.stays else "measuring"
+    return ("plan" if window.index.stays else "measuring") + (f", target: {inputs.target}" if inputs.target else "")
 
 
 def _schedule_table(data: JobData) -> dict[str, object]:

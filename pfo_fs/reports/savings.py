@@ -10,6 +10,7 @@ from pfo_fs.autotune.goals import TIMES_THE_ERROR
 from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import spans_of
 from pfo_fs.reports.wording import counted
+from pfo_fs.turns import share_of
 
 _EQUAL_WORK = 0.03
 """Relative: iterations under one schedule that scatter by at most this count as equal work. Chosen, not measured: the
@@ -37,8 +38,7 @@ class Savings:
         baseline: Figures at max clocks, scaled to the present power, for comparison; None if there are none.
         work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
             0: their work is equal, or it is not known.
-        change_errors: Two standard errors of the changes of time and energy against the baseline, as the scheduler's
-            status shows them; None: not known.
+        change_errors: Two standard errors of the changes of time and energy from window to window; None: not known.
     """
 
     measured: Figures | None
@@ -54,25 +54,26 @@ def savings_of(data: JobData, *, any_work: bool = False) -> Savings:
     the work of the measured iterations at max clocks. Otherwise means are compared, of steps with and without a turn or
     of two windows. If iterations differ in work, that is done only with `any_work`.
     """
-    window = data.in_force
+    window = data.judged
     alike = [other for other in data.windows if window is not None and other.schedules == window.schedules]
     measured = next((figures for other in reversed(alike) if (figures := _figures(other)) is not None), None)
     without = next((figures for other in reversed(alike) if (figures := _figures(other, follow=False))), None)
     work_differs = _work_differs(data)
     if measured is None:
         return Savings(None, without or _baseline(data), work_differs)
-    scatter = [measured]
     if window is not None and data.at_max_clocks(window):
         baseline: Figures | None = measured  # any difference from an earlier window is an error of the energy counters
-    elif (baseline := _same_work(data, measured)) is not None:
-        scatter = []  # the errors of this baseline are those of the comparison
-    elif any_work or not work_differs:
+    elif (baseline := _same_work(data, measured)) is None and (any_work or not work_differs):
         baseline = without or _baseline(data)
     if baseline is None:
         return Savings(measured, None, work_differs)
-    scatter.append(baseline)
-    time_error = _twice(measured.span_s, baseline.span_s, *(one.time_error for one in scatter))
-    energy_error = _twice(measured.energy_j, baseline.energy_j, *(one.energy_error for one in scatter))
+    time_error = _twice(measured.span_s, baseline.span_s, measured.time_error, baseline.time_error)
+    energy_error = _twice(measured.energy_j, baseline.energy_j, measured.energy_error, baseline.energy_error)
+    if window is not None and window.by_hand and window.index.turns and not window.index.source.check:
+        share = share_of(window.index.turns)  # of ranks and steps; in the others, default clocks
+        time_error, energy_error = (error and share * error for error in (time_error, energy_error))
+        pairs = {name: (getattr(baseline, name), getattr(measured, name)) for name in ("time_s", "energy_j", "span_s")}
+        measured = measured._replace(**{name: base + share * (now - base) for name, (base, now) in pairs.items()})
     return Savings(measured, baseline, work_differs, (time_error, energy_error))
 
 
@@ -85,24 +86,14 @@ def _work_differs(data: JobData) -> float:
 
 def _same_work(data: JobData, measured: Figures) -> Figures | None:
     """Figures of the measured iterations at max clocks, from what the scheduler believes of the plan in force."""
-    model, window = data.model, data.in_force
-    if model is None or window is None or not window.index.stays:
+    found, window = data.compared, data.judged
+    if found is None or window is None or window.by_hand or not window.index.stays:
         return None  # a schedule for measuring is not what the scheduler's figures are about
-    known = model.energy_saved, model.more_time, model.energy_saved_error, model.more_time_error
-    if window.index.source.kind != "scheduler" or any(figure is None or not math.isfinite(figure) for figure in known):
+    saved, more = found.energy_saved, found.more_time
+    if saved is None or more is None or not (saved < 1 and more > -1):
         return None
-    saved, more, saved_error, more_error = (figure or 0.0 for figure in known)
-    if saved >= 1 or more <= -1:
-        return None
-    span_s = measured.span_s / (1 + more)
-    return Figures(
-        span_s + measured.time_s - measured.span_s,
-        measured.energy_j / (1 - saved),
-        span_s,
-        "of the same work at max clocks, by what the scheduler has measured",
-        more_error / (1 + more),
-        saved_error / (1 - saved),
-    )
+    span_s, origin = measured.span_s / (1 + more), "of the same work at max clocks, by what the scheduler has measured"
+    return Figures(span_s + measured.time_s - measured.span_s, measured.energy_j / (1 - saved), span_s, origin)
 
 
 def _figures(window: Window, *, follow: bool = True) -> Figures | None:
@@ -153,7 +144,7 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
     if (loads := data.loads) is not None and loads.energy_j:
         late, saved = loads.late or 0.0, loads.saved or 0.0
         more = late / (1 + late) * loads.time_s, -loads.energy_j * saved / (1 - saved) if saved < 1 else 0.0
-        by_hand = any(window.index.source.kind == "yaml" for window in data.windows)  # which loads did not measure
+        by_hand = any(window.by_hand for window in data.windows)  # which loads did not measure
         is_compared = None not in (loads.saved, loads.late) and not by_hand
         return JobTotal(loads.steps, loads.time_s, loads.energy_j, *more, is_compared, loads.steps)
     spans = steps_of(data)
@@ -170,7 +161,7 @@ def total_of(data: JobData, savings: Savings) -> JobTotal | None:
             now, measured = np.array((found.time_s, found.energy_j)), measured + count
         sums += count * np.array([now, now - (baseline[:2] if baseline is not None else now)])
     (time_s, energy_j), (more_time_s, more_energy_j) = sums.tolist()
-    iterations = sum(count for _, count in spans)
+    iterations, energy_j = sum(count for _, count in spans), data.energy_j or energy_j
     return JobTotal(iterations, time_s, energy_j, more_time_s, more_energy_j, baseline is not None, measured)
 
 

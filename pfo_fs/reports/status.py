@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from rich.console import Group
 from rich.text import Text
 
+from pfo_fs.autotune.goals import IMPOSSIBLE
 from pfo_fs.coordination import read_site_policy
 from pfo_fs.errors import RecordError, StoreError, plain_text
 from pfo_fs.loads_known import LoadsKnown
@@ -32,18 +33,19 @@ class JobStatus(BaseModel):
     """One job of a directory: its records as they were read, and what follows from them.
 
     Attributes:
-        off: Whether the job is switched off, alone or with all jobs.
+        off: Whether the job is switched off, alone or with all jobs; `off_about` says who has switched it off alone.
         state: `waiting`, `running`, `broken` or `ended`.
         problem: What cannot be read; empty if nothing. If that is `job.json`, nothing below is known.
         term: Which ranks follow the schedule in force, and until when.
         iter_energy_j: Energy of all GPUs in the last iteration; None while that of a rank is not known.
-        energy_j: Energy of all iterations, as if each had taken as much as the last one.
+        energy_j: Energy of all iterations; where ranks do not report it, as if each had taken as much as the last one.
         clocks_mhz: The clocks that are set now, without repetitions; `clock_backends`: how, with the number of ranks.
     """
 
     job_id: str
     user: str = ""
     off: bool
+    off_about: str = ""
     state: str = "waiting"
     problem: str = ""
     job: bodies.JobBody | None = None
@@ -175,7 +177,8 @@ def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:
 
 def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobStatus:
     """Reads the state of one job; `switched` is read from the directory if it is not given."""
-    switched = switched or _quietly(OffSwitch(folder.files).read) or SwitchedOff()
+    switch = OffSwitch(folder.files)
+    switched = switched or _quietly(switch.read) or SwitchedOff()
     off = switched.covers(folder.job_id)
     try:
         state = read_state(folder, _MOST_HOSTS)
@@ -189,14 +192,11 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobS
             job_id=plain_text(folder.job_id),
             user=owner_of(folder),
             off=off,
+            off_about=switch.about(folder.job_id) if folder.job_id in switched.names else "",
             state=state.word,
             problem=next(iter(state.unreadable), ""),
-            job=state.job,
-            claim=state.claim,
-            current=state.current,
-            model=state.model,
-            end=state.end,
             loads=loads,
+            **{name: getattr(state, name) for name in ("job", "claim", "current", "model", "end")},
             end_text=state.text if state.end is not None else "",
             term=term_text(index, step) if index is not None else "",
             ranks=ranks,
@@ -205,7 +205,7 @@ def describe_job(folder: JobFolder, switched: SwitchedOff | None = None) -> JobS
             step=step,
             iter_time_s=max((rank.iter_time for rank in ranks if rank.iter_time is not None), default=None),
             iter_energy_j=iter_energy_j,
-            energy_j=(loads and loads.energy_j) or (iter_energy_j and iter_energy_j * (step + 1)),
+            energy_j=(loads and loads.energy_j) or state.energy_j or (iter_energy_j and iter_energy_j * (step + 1)),
             clocks_mhz=sorted({rank.clock_mhz for rank in ranks if rank.clock_mhz and not rank.held}),
             clock_backends=dict(sorted(ways.items())),
             undo_owed=sum(rank.undo_owed for rank in ranks),
@@ -224,9 +224,7 @@ _HEADS = ["state", "saved", "slower", "clocks now", "energy so far", "job"]
 def render(state: DirectoryStatus, verbose: bool = False) -> Group:
     """Returns the screen; `verbose`: with the details of each job."""
     daemon = state.daemon
-    line = Text()
-    line.append(state.shared_dir, style="bold")
-    line.append("   daemon: ")
+    line = Text.assemble((state.shared_dir, "bold"), "   daemon: ")
     if daemon is None:
         line.append("none runs here", style="yellow")
     elif daemon.alive:
@@ -243,13 +241,9 @@ def render(state: DirectoryStatus, verbose: bool = False) -> Group:
     if state.off_about is not None:
         line.append("\nall jobs are switched off", style="bold yellow")
         line.append(f" ({state.off_about or 'off/all is there'}); `pfo-fs on --all` ends that", style="yellow")
-    rest = []
-    if state.folders_without_job:
-        rest.append(f"{state.folders_without_job:,} folders without job.json")
-    if state.jobs_not_shown:
-        rest.append(f"{state.jobs_not_shown:,} more jobs, older or over")
-    if not state.jobs:
-        rest.insert(0, "no jobs")
+    rest = [] if state.jobs else ["no jobs"]
+    rest += [f"{count:,} folders without job.json" for count in [state.folders_without_job] if count]
+    rest += [f"{count:,} more jobs, older or over" for count in [state.jobs_not_shown] if count]
     rows = [_HEADS, *map(_row, state.jobs)]
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][:-1]
     rows = [[*map(str.ljust, row, widths), row[-1]] for row in rows]
@@ -281,19 +275,23 @@ def _about(job: JobStatus, verbose: bool) -> list[Text]:
     """Returns lines with what a person should know of a job; with all that is known, if `verbose`."""
     lines, current = [], job.current
     if job.end is None and job.off:
-        lines.append(Text(f"  switched off: {job.held_text}", style="bold yellow"))
+        lines.append(Text(f"  switched off: {'; '.join(filter(None, (job.held_text, job.off_about)))}", "bold yellow"))
     elif job.end is None and job.verdict.harm:
         lines.append(Text(f"  {job.verdict.harm}", style="bold red"))
-    if verbose:
-        lines += [Text(f"  {text}", style="cyan") for text in _details(job) if text]
+    details = [text for text in _details(job) if text] if verbose else []
+    lines += [Text(f"  {text}", style="cyan") for text in details]
     if job.undo_owed:
         text = f"{job.undo_owed} GPU setting(s) could not be put back yet ({job.undo_failures} attempts failed)"
         lines.append(Text(f"  {text}", style="bold red"))
     refused = f"schedule.yaml refused: {current.yaml_problem}" if current is not None and current.yaml_problem else ""
     said = (job.end and job.end.message) or (current.message if current is not None else "")
-    texts = dict.fromkeys(filter(None, (job.problem, said, refused, job.last_error, job.loads and job.loads.problem)))
+    target = current.status_text.split("; ")[0] if current is not None and job.end is None else ""
+    loads = job.loads.problem if job.loads is not None else ""
+    error = "" if loads and loads in job.last_error else job.last_error  # a rank repeats what is wrong with loads
+    texts = dict.fromkeys(filter(None, (job.problem, said, refused, error, loads, target * (IMPOSSIBLE in target))))
     texts.pop(job.end.reason if job.end is not None else "", None)
-    lines.extend(Text(f"  {text}", style="red" if job.state == "broken" else "yellow") for text in texts)
+    style = "red" if job.state == "broken" else "yellow"
+    lines += [Text(f"  {text}", style=style) for text in texts if not any(text in detail for detail in details)]
     return lines
 
 
@@ -308,8 +306,8 @@ def _details(job: JobStatus) -> Iterator[str]:
     size = job.job.job_info.world_size if job.job is not None else "?"
     step = f", step {job.step}" if job.step >= 0 else ""
     yield f"user {job.user}, scheduled by: {who}, {job.ranks_registered}/{size} ranks, {runs}{step}"
-    if current is not None and (current.source is None or current.source.kind == "scheduler"):
-        yield current.status_text
+    by_policy = current is not None and (current.source is None or current.source.kind == "scheduler")
+    yield current.status_text if current is not None and by_policy and job.end is None else ""
     yield job.loads.text if job.loads is not None else ""
     if job.end is None:
         yield f"schedule {current.number}: {job.term}" if current is not None and job.term else ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.models import counts_whole_module
 from pfo_fs.reports.collect import JobData
-from pfo_fs.reports.savings import JobTotal, Savings, total_of
+from pfo_fs.reports.savings import Figures, JobTotal, Savings, savings_of, total_of
 from pfo_fs.reports.verdict import MUCH_SLOWER, Verdict, verdict_of
 from pfo_fs.reports.wording import (
     difference_text,
@@ -26,10 +26,11 @@ def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float]
         title, lead, missing = "Clocks from loads, against max clocks", loads.text, ""
         cards = _load_cards(loads, verdict)
     else:
-        compared = savings.change_errors[1] is not None
-        title, lead, missing = "Against max clocks" if compared else "An iteration", _how(savings), _missing(savings)
-        cards = _iteration_cards(savings)
-        lead = f"{_in_force(data)} {lead}"
+        known, now, base = verdict.saved is not None, savings.measured, savings.baseline
+        title, missing = "Against max clocks" if known else "An iteration", "" if known else _missing(savings)
+        lead, cards = _in_force(data), _iteration_cards(now, verdict)
+        beside = f", compared with those {base.origin}" if base is not None and known else ""
+        lead += f" Figures {now.origin}{beside}." if now is not None else ""
     total = total_of(data, savings)
     return {
         "verdict": verdict.sentence(data),
@@ -41,45 +42,31 @@ def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float]
     }
 
 
-def _how(savings: Savings) -> str:
-    """Where the figures come from."""
-    if savings.measured is None:
-        return ""
-    compared = savings.baseline is not None and savings.change_errors[1] is not None
-    beside = f", compared with those {savings.baseline.origin}" if savings.baseline is not None and compared else ""
-    return f"Figures {savings.measured.origin}{beside}."
-
-
 def _card(title: str, big: str, *small: str, kind: str = "even") -> dict[str, object]:
     return {"title": title, "kind": kind, "big": big, "small": small}
 
 
-def _energy_card(title: str, change: float | None, error: float, small: str) -> dict[str, object]:
-    """A relative change of energy; green if it is less, beyond the error."""
-    big = "not known yet" if change is None else signed_percent(change, 1, error)
-    return _card(title, big, small, kind="good" if change is not None and change < -error else "even")
+def _change(title: str, change: float | None, error: float, small: str) -> dict[str, object]:
+    """A relative change of energy, green if it is less beyond the error; or of time, red if people notice it."""
+    is_energy = title.startswith("energy")
+    big = "not known yet" if change is None else signed_percent(change, 1 if is_energy else 2, error)
+    kind = "good" if is_energy and (change or 0.0) < -error else "even"
+    return _card(title, big, small, kind="bad" if not is_energy and (change or 0.0) > MUCH_SLOWER else kind)
 
 
-def _time_card(title: str, change: float | None, error: float | None, small: str) -> dict[str, object]:
-    """A relative change of time; red if people notice it."""
-    big = "not known yet" if change is None else signed_percent(change, 2, error)
-    return _card(title, big, small, kind="bad" if (change or 0.0) > MUCH_SLOWER else "even")
-
-
-def _iteration_cards(savings: Savings) -> list[dict[str, object]]:
-    """What the schedule in force changes; or what an iteration takes, if there is nothing to compare it with."""
-    now, base, (time_error, energy_error) = savings.measured, savings.baseline, savings.change_errors
+def _iteration_cards(now: Figures | None, verdict: Verdict) -> list[dict[str, object]]:
+    """What an iteration takes, and by how much that differs from max clocks, as far as the verdict tells."""
     if now is None:
         return []
     energy, time = f"{now.energy_j:,.0f} J", seconds_text(now.span_s)
-    if base is None or energy_error is None:
-        return [_card("energy per iteration", energy), _card("time per iteration", time)]
-    more_energy, more_time = now.energy_j / base.energy_j - 1, now.span_s / base.span_s - 1
-    energy, time = f"{energy} instead of {base.energy_j:,.0f} J", f"{time} instead of {seconds_text(base.span_s)}"
-    return [
-        _energy_card("energy per iteration", more_energy, energy_error, energy),
-        _time_card("time per iteration", more_time, time_error, time),
-    ]
+    cards = [_card("energy per iteration", energy), _card("time per iteration", time)]
+    if (saved := verdict.saved) is not None and saved < 1:
+        energy += f" instead of {now.energy_j / (1 - saved):,.0f} J"
+        cards[0] = _change("energy per iteration", -saved, verdict.saved_error, energy)
+    if (slower := verdict.slower) is not None and slower > -1:
+        time += f" instead of {seconds_text(now.span_s / (1 + slower))}"
+        cards[1] = _change("time per iteration", slower, verdict.slower_error, time)
+    return cards
 
 
 def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float, data: JobData) -> list[dict[str, object]]:
@@ -100,13 +87,13 @@ def _so_far(total: JobTotal, rates: Mapping[str, float], work_differs: float, da
 
 
 def _in_force(data: JobData) -> str:
-    window = data.in_force
+    window = data.judged if data.is_over else data.in_force
     if window is None:
         said = data.current.message if data.current is not None else ""
         return f"No schedule yet: {said or 'clocks are left alone'}."
-    who = "by hand (schedule.yaml)" if window.index.source.kind == "yaml" else ""
-    term = term_text(window.index, data.last_step)
-    return ", ".join(filter(None, (f"Schedule {window.number} since step {window.index.start_step}", term, who))) + "."
+    term, who = "" if data.is_over else term_text(window.index, data.last_step), "by hand (schedule.yaml)"
+    parts = (f"Schedule {window.number} since step {window.index.start_step}", term, who * window.by_hand)
+    return ", ".join(filter(None, parts)) + "."
 
 
 def _missing(savings: Savings) -> str:
@@ -115,10 +102,9 @@ def _missing(savings: Savings) -> str:
         return "No energies of the schedule in force yet: there are no complete results of all ranks."
     if savings.baseline is None and savings.work_differs:
         return (
-            f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one "
-            "schedule, so those of two schedules are not compared. The scheduler, which compares the same work, has no "
-            "figures for this schedule. Whether balanced batches or clocks from loads would help: `pfo-fs trace JOB -o "
-            "job.csv`, then `pfo-fs simulate --trace job.csv --loads trace`."
+            f"Iterations differ in work: their times scatter by {percent(savings.work_differs, 0)} under one schedule, "
+            "so those of two are not compared. Whether balanced batches or clocks from loads would help: `pfo-fs trace "
+            "JOB -o job.csv`, then `pfo-fs simulate --trace job.csv --loads trace`."
         )
     if savings.baseline is None:
         return "Nothing to compare with: no iteration at max clocks, or with clocks left alone, was measured."
@@ -131,8 +117,8 @@ def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
     against = f"against {known.controls:,} control steps"
     explained = "too little" if known.explained is None else f"{math.floor(100 * known.explained)} %"
     return [
-        _energy_card("energy", None if known.saved is None else -known.saved, verdict.saved_error, against),
-        _time_card("time", known.late, verdict.slower_error, against),
+        _change("energy", None if known.saved is None else -known.saved, verdict.saved_error, against),
+        _change("time", known.late, verdict.slower_error, against),
         _card("loads explain", explained, "of what varies between ranks"),
         _card("batches of equal work", signed_percent(-known.balanced, 0), "time; try this first"),
     ]
@@ -141,12 +127,14 @@ def _load_cards(known: LoadsKnown, verdict: Verdict) -> list[dict[str, object]]:
 def messages(data: JobData) -> list[tuple[str, str, str]]:
     """Returns (kind, who, text) of all that coordinator, scheduler and ranks report, and of what could not be read."""
     rows = [("warn", "slower", verdict_of(data).harm), ("warn", "marks", nothing_marked(data))]
+    about_all = whole_job_slower(data, total_of(data, savings_of(data)))
+    rows.append(("warn" if data.is_over else "info", "the whole job", about_all))
     rows.append(("warn", "clocks from loads", data.loads.problem if data.loads is not None else ""))
     current = data.current
     if current is not None:
         state = "warn" if data.end is None or current.state == "broken" else "info"
         rows += [(state, "coordinator", current.message), ("warn", "schedule.yaml refused", current.yaml_problem)]
-        if current.source is None or current.source.kind == "scheduler":  # its figures are of its own plan
+        if not data.is_over and (current.source is None or current.source.kind == "scheduler"):  # of its own plan
             rows.append(("info", "scheduler", current.status_text))
     rows.append(("info", "clocks", switching_text(data.progress)))
     if data.end is not None:
@@ -167,6 +155,21 @@ def messages(data: JobData) -> list[tuple[str, str, str]]:
     if not any(kind == "warn" for kind, _, _ in rows):
         rows.insert(0, ("fine", "no warnings", "neither coordinator nor ranks report a problem"))
     return rows
+
+
+def whole_job_slower(data: JobData, total: JobTotal | None) -> str:
+    """Returns by how much the whole job was much slower than at max clocks, and what explains it; else ''."""
+    if total is None or not total.compared or total.more_time_s <= MUCH_SLOWER * (total.time_s - total.more_time_s):
+        return ""
+    first_steps: dict[str, int] = {}
+    for window in data.windows:
+        target = window.index.source.plan_inputs.target
+        what = f"the target {target}" if target is not None else "the pace of a straggler" * window.follows_straggler
+        first_steps.setdefault("schedule.yaml" if window.by_hand else what, window.index.start_step)
+    why = [f"{what} (from step {step})" for what, step in first_steps.items() if what]
+    share = percent(total.more_time_s / (total.time_s - total.more_time_s), 1)
+    text = f"all steps together took {share} ({duration_text(total.more_time_s)}) longer than at max clocks"
+    return f"{text}; in force were {', '.join(why)}" if why else text
 
 
 def nothing_marked(data: JobData) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pfo_fs.models import FrequencySchedule, share_text
+from pfo_fs.models import FrequencySchedule, Target, share_text
 from pfo_fs.reports.collect import JobData, JobState, collect_job
 from pfo_fs.store import bodies, layout
 
@@ -72,7 +72,7 @@ class Verdict:
 
 
 def _next_step(state: JobState, by: str) -> str:
-    if state.end is not None or state.folder.is_archived:
+    if state.is_over:
         return "The job has ended."
     if state.progress and all(rank.held for rank in state.progress):
         return "It is switched off now: all ranks are at default clocks."
@@ -90,7 +90,7 @@ def _next_step(state: JobState, by: str) -> str:
 def verdict_of(state: JobState) -> Verdict:
     """Returns what is known of the clocks in force; for a schedule by hand, results are read."""
     source = state.current.source if state.current is not None and state.current.number >= 0 else None
-    model, loads, allowed = state.model, state.loads, allowed_slowdown(state.model)
+    model, loads, allowed = state.compared, state.loads, allowed_slowdown(state.compared)
     if is_overruled(state):
         return Verdict()
     if source is not None and source.kind == "yaml":
@@ -99,8 +99,8 @@ def verdict_of(state: JobState) -> Verdict:
         return Verdict(
             loads.saved, 2 * (loads.saved_error or 0.0), loads.late, 2 * (loads.late_error or 0.0), by="loads"
         )
-    if model is None:
-        return Verdict()
+    if model is None:  # not of a policy that compares
+        return replace(_by_hand(state), by="scheduler") if state.current and state.current.converged else Verdict()
     if source is not None and (source.plan_inputs.slow_pipelines or source.plan_inputs.straggler is not None):
         allowed = max(allowed, model.more_time or 0.0)  # the others keep the pace of a straggler: no plan changes it
     errors = model.energy_saved_error or 0.0, model.more_time_error or 0.0
@@ -131,6 +131,15 @@ def _by_hand(state: JobState) -> Verdict:
             return Verdict()
         return Verdict(slower=max(step.work_s) / max(step.full_s) - 1, slower_error=_OF_LOADS)
     return Verdict(1 - now.energy_j / base.energy_j, energy_error, now.span_s / base.span_s - 1, time_error)
+
+
+def cannot_keep(target: Target, model: bodies.ModelBody | None) -> str:
+    """Returns why a job cannot keep to a target, by what it has measured; empty if it may, or if that is not known."""
+    power_w, time_s = (model.lowest_power_w or 0.0, model.shortest_s or 0.0) if model is not None else (0.0, 0.0)
+    if target.power is not None and target.power < power_w:
+        return f"its GPUs draw about {power_w:,.0f} W together at their lowest clocks"
+    is_late = target.deadline is not None and target.deadline < time_s * (1 - _LEAST_SLOWER)
+    return f"an iteration takes {time_s:.4g} s at max clocks" if is_late else ""
 
 
 def expected_slowdown(data: JobData, schedules: Sequence[FrequencySchedule]) -> float | None:

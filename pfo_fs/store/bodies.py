@@ -5,7 +5,7 @@ limits: a test refuses a bare `int`, `float` or `str`.
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -257,6 +257,7 @@ class ResultsBody(_Body):
 
 class RankProgress(_Body):
     """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
+    `energy_j` is the energy of all steps so far.
 
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
@@ -269,6 +270,7 @@ class RankProgress(_Body):
     number: ScheduleNumberOrNone = -1
     iter_time: Seconds | None = None
     iter_energy: Joules | None = None
+    energy_j: Joules | None = None
     clock_mhz: Megahertz | None = None
     error: Text = ""
     clock_backend: ShortText = ""
@@ -306,11 +308,12 @@ class CheckBody(_Body):
 class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
-    In W and s: the power of a GPU that waits, and the delay from rank to rank.
-
+    In W and s: the power of a GPU that waits, the delay from rank to rank, the time of an iteration at max clocks, and
+    the power of all GPUs at their lowest clocks.
     `energy_saved` and `more_time` are relative to default clocks; `off_target` is the share by which time (or power, if
     that is the target) is above the target. All are measured of the plan in force beside `default_steps` steps at
-    default clocks. `energy_saved_error` and `more_time_error` are standard errors. None: not measured yet.
+    default clocks. `energy_saved_error` and `more_time_error` are standard errors. None: not measured yet. `number` is
+    the schedule of the newest results; `last` is the newest model with `energy_saved`, if this one has none.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]
@@ -321,6 +324,10 @@ class ModelBody(_Body):
     energy_saved_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     more_time_error: Annotated[float, Field(ge=0, le=1e6)] | None = None
     default_steps: Count = 0
+    shortest_s: Seconds | None = None
+    lowest_power_w: Annotated[Watts, Field(ge=0)] | None = None
+    number: ScheduleNumberOrNone = -1
+    last: Optional["ModelBody"] = None
 
 
 class ProgressBody(_Body):

@@ -104,6 +104,13 @@ def test_the_plan_of_the_policy_is_told_with_its_saving_and_goes_on_as_before(tm
     assert list(play.run(3))[-1].number == after.number
 
 
+def test_a_file_in_turns_is_judged_by_its_own_turns_at_once(tmp_path: Path) -> None:
+    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT + "turns: [1, 2, 3, 0]\n")
+    no_answer(check(play, most=1), "`turns`")
+    list(play.run(40))
+    assert check(play, "--json", most=1).answer["slower"] == pytest.approx(0.0045, abs=0.002)
+
+
 # ---- no answer
 
 

@@ -49,6 +49,15 @@ def test_a_target_and_a_straggler_can_be_set_at_the_same_time_and_the_yaml_goes_
     assert not (folder.files.root / folder.path / "schedule.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "why"), [("--power=20", "about 500 W"), ("--deadline=0.5", "1 s"), ("--power=600", "")]
+)
+def test_a_target_that_the_job_cannot_keep_is_written_with_a_warning(folder: JobFolder, target: str, why: str) -> None:
+    folder.write(bodies.ModelBody(blocking_power_w=80, delay_s=0, lowest_power_w=500, shortest_s=1))
+    done = request(folder, "target", target)
+    assert (done.returncode, why in done.stderr, "impossible" in done.stderr) == (0, True, bool(why))
+
+
 def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     path = folder.files.root / folder.path / "schedule.yaml"
     path.write_text("all: 1200  # typed by hand\n")
@@ -104,7 +113,8 @@ def switched(root: Path) -> frozenset[str]:
 
 def test_off_and_on_of_one_job_and_of_all_without_any_daemon(tmp_path: Path) -> None:
     one = job(tmp_path, "one")
-    pfo_fs("off", "one", "-d", tmp_path, code=0)
+    pfo_fs("off", "one", "-d", tmp_path, "--why", "slow steps", code=0)
+    assert "slow steps" in pfo_fs("status", tmp_path).said
     assert pfo_fs("off", "--all", "-d", tmp_path, "--why", "a power cut").returncode == 0
     assert switched(tmp_path) == {"all", one.job_id}
     assert "a power cut" in pfo_fs("status", tmp_path).said

@@ -70,6 +70,16 @@ def test_lost_results_are_measured_again_also_by_a_coordinator_that_came_after_t
     assert job.numbers[:2] == [0, 1]
 
 
+def test_the_last_complete_comparison_stays_while_another_is_made(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([{"energy_saved": 0.1}, {"more_time": 0.02}])
+    monkeypatch.setattr(ReactingScheduler, "model", lambda _: {"blocking_power_w": 1.0, "delay_s": 0.0, **next(told)})
+    for number in (0, 1):
+        job.train(10 * number, number)
+        job.measure(number)
+    model = job.folder.read(bodies.ModelBody)
+    assert (model.energy_saved, model.last.energy_saved, model.last.number) == (None, 0.1, 0)
+
+
 def test_what_could_not_be_published_was_not_tried(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise StoreError(errno.ENOSPC, "no space left")

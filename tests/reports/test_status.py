@@ -105,7 +105,7 @@ def test_a_job_is_a_row_with_what_it_saves_its_clocks_and_its_energy(tmp_path: P
     body = folder.read_job()
     size = body.job_info.world_size
     clocks = [900 + 100 * (rank % 2) for rank in range(size)]
-    tell(folder, *({"step": 99, "iter_energy": 36.0, "clock_mhz": mhz} for mhz in clocks))
+    tell(folder, *({"step": 99, "iter_energy": 1.0, "energy_j": 3600.0, "clock_mhz": mhz} for mhz in clocks))
     row = cells(collect_status(shared))
     assert row["job"] == folder.job_id
     assert (row["state"], row["saved"], row["slower"]) == ("running", "8.6 ± 0.4 %", "0.01 ± 0.02 %")
@@ -131,6 +131,19 @@ def test_a_job_that_is_slower_than_its_target_says_so_without_being_asked(tmp_pa
         figures = {"more_time": more, "more_time_error": 0.0001, "off_target": more}
         folder.write(bodies.ModelBody(blocking_power_w=1, delay_s=0, **figures))
         assert ("slower than at default clocks" in screen(collect_status(shared))) == said
+
+
+def test_a_problem_that_a_rank_and_a_text_repeat_is_shown_once(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    tell(folder, {"loads": {"problem": "ranks race", "text": "ranks race. No loads"}, "error": "rank 0: ranks race"})
+    assert screen(collect_status(shared), verbose=True).count("ranks race") == 1
+
+
+def test_an_impossible_target_is_a_problem_that_needs_no_details(tmp_path: Path) -> None:
+    shared, folder = make_directory(tmp_path / "pfo")
+    text = {"status_text": "target: at most 20 W, which is impossible: 808 W is the least; not measured yet"}
+    folder.write(bodies.CurrentBody(generation=1, number=-1, state="running", **text))
+    assert "impossible: 808 W is the least\n" in screen(collect_status(shared))
 
 
 def test_on_a_narrow_screen_nothing_is_cut(tmp_path: Path) -> None:

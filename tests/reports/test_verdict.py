@@ -11,7 +11,7 @@ from pfo_fs.loads_known import LastLoadStep, LoadsKnown
 from pfo_fs.models import PlanInputs, ProfilingResult, Straggler
 from pfo_fs.reports.collect import JobData, collect_job, read_state
 from pfo_fs.reports.savings import savings_of, total_of
-from pfo_fs.reports.summary import headline_section, messages
+from pfo_fs.reports.summary import headline_section, messages, whole_job_slower
 from pfo_fs.reports.verdict import verdict_of
 from pfo_fs.simulator import ModelTruth
 from pfo_fs.store import JobFolder, bodies
@@ -66,6 +66,28 @@ def test_a_job_that_is_one_percent_slower_is_red_even_if_its_target_allows_more(
         told = replace(data, progress=[bodies.RankProgress(rank=0, loads=loads)])
         time = headline_section(told, savings_of(told))["cards"][1]
         assert (time["title"], time["kind"]) == ("time", kind)
+
+
+def test_an_ended_job_keeps_the_last_figures_that_were_measured_everywhere(played: JobFolder) -> None:
+    data = collect_job(played)
+    last = data.model.model_copy(update={**PLAN, "number": data.current.number})
+    played.write(last.model_copy(update={"energy_saved": None, "more_time": 0.003, "last": last}))
+    assert verdict_of(read_state(played)).saved is None
+    played.write(bodies.EndBody(reason="finished"))
+    ended = collect_job(played)
+    cards = headline_section(ended, savings_of(ended))["cards"]
+    assert [card["big"] for card in cards[:2]] == ["−10.0 % ± 0.2", "+0.01 % ± 0.02"]
+    assert "saves 10.0 ± 0.2 %" in sentence(ended)
+    told = pfo_fs("report", "latest", "-d", played.files.root, "--json").answer["verdict"]
+    assert (told["saved"], told["slower"]) == (0.1, 0.0001)
+
+
+def test_a_job_that_was_slower_as_a_whole_says_what_people_have_asked_for(played: JobFolder) -> None:
+    job = by_hand(played, 0.48)
+    late = total_of(job, savings_of(job, any_work=True))._replace(compared=True, more_time_s=9.0)
+    said = whole_job_slower(job, late)
+    assert "the pace of a straggler (from step" in said
+    assert said.endswith(f"schedule.yaml (from step {job.windows[-1].index.start_step})")
 
 
 def by_hand(played: JobFolder, slower: float) -> JobData:

@@ -72,7 +72,7 @@ def spread(data: JobData, spread: float) -> list[Window]:
 
 
 def test_iterations_that_differ_in_work_are_not_compared_by_two_windows_and_the_page_says_why(data: JobData) -> None:
-    unknown = data.model.model_copy(update={"energy_saved": None})
+    unknown = data.model.model_copy(update={"energy_saved": None, "more_time": None})
     job = replace(data, windows=spread(data, 0.2), model=unknown)
     found = savings_of(job)
     assert found.baseline is None

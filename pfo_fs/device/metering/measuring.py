@@ -136,6 +136,7 @@ class Measuring:
             number=-1 if step is None else step.number,
             iter_time=None if step is None else round(step.time_s, 6),
             iter_energy=round(step.energy_j, 4) if step is not None and step.energy_j > 0 else None,
+            energy_j=round(self._meter.total_j, 4) or None,
             clock_mhz=mhz or None,
             message=message or undo.problem or why_clocks_stay or overruled or self._why_no_energy,
             iteration_times=[(number, schedule, round(span_s, 6)) for number, schedule, span_s in iteration_times],

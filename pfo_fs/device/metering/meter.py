@@ -188,6 +188,7 @@ class StepMeter:
         top_mhz: The highest clock of the GPU, in MHz, as which the default clock counts; 0: no clock is ever set.
 
     Attributes:
+        total_j: Energy of all steps so far, in J.
         done_number: The schedule number of the last complete result.
         pace: (step, number, span in s) of the last complete steps; the reader removes them.
         held: Whether clocks are held at their default: then no step counts as measured under its schedule.
@@ -196,6 +197,7 @@ class StepMeter:
     def __init__(self, profile_steps: int, name: Callable[[int], str], least_s: float = 0.0, top_mhz: int = 0) -> None:
         self.curve = EnergyCurve()
         self.last_step: Step | None = None
+        self.total_j = 0.0
         self.done_number = shared_page.NO_NUMBER
         self.pace: deque[tuple[int, int, float]] = deque(maxlen=_MAX_PACE)
         self.held = False
@@ -261,6 +263,7 @@ class StepMeter:
         energy_j = curve.at(ended.end_ns) - curve.at(ended.begin_ns)
         time_s, span_s = (ended.end_ns - ended.begin_ns) / 1e9, (ended.last_end_ns - ended.begin_ns) / 1e9
         step = Step(ended.step, ended.number, time_s, energy_j, span_s, times, energies, clocks)
+        self.total_j += energy_j or (self.last_step.energy_j if self.last_step is not None else 0.0)  # if not known
         self.last_step = step
         self.pace.append((step.step, step.number, span_s))
         if collected:

@@ -230,6 +230,7 @@ def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None
     meter.held = False
     assert not step(6), "the first one may have begun while clocks were held"
     assert [measured.first_step for measured in step(7)] == [7]
+    assert meter.total_j == pytest.approx(8 * 0.9), "the energy so far is that of all steps"
 
 
 # ---- averages over steps, from the readings in the shared page
