@@ -14,7 +14,8 @@ _SLOWER_ELSEWHERE = 5.0
 """A second lies between two records of a host; on a network file system, this many seconds."""
 _SLOWER_WITHOUT_RANK_0 = 12.0
 """On hosts without rank 0, records are this many times rarer: only users read them, and the coordinator does not."""
-_AS_REPORTED = tuple("step number iter_time iter_energy energy_j clock_mhz overruled undo_owed undo_failures".split())
+_MEASURED = ("step", "number", "iter_time", "iter_energy", "energy_j", "clock_mhz")
+_AS_REPORTED = (*_MEASURED, "overruled", "undo_owed", "undo_failures")
 """Fields of a rank's record that are copied from a clock process's report."""
 _KEPT = 16
 _CHANGED = 0.01
