@@ -108,13 +108,10 @@ def test_a_silent_daemon_is_not_called_alive(tmp_path: Path) -> None:
     assert pfo_fs("status", tmp_path, "--json").answer["daemon"]["alive"] is False
 
 
-def test_a_long_record_is_one_line_in_a_pipe_and_the_verdict_of_an_ended_job_stays(
-    running: JobFolder, tmp_path: Path
-) -> None:
+def test_a_long_record_is_one_line_in_a_pipe(running: JobFolder, tmp_path: Path) -> None:
     current = current_of(running)
     verdict = "target: no slowdown; measured: 9.1% less energy " + "and a long text " * 20 + "end"
     running.write(current.model_copy(update={"status_text": verdict}))
-    running.write(bodies.EndBody(reason="finished"))
     assert verdict in pfo_fs("status", "-v", tmp_path).stdout
 
 
