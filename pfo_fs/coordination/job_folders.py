@@ -108,8 +108,8 @@ class JobFolders:
                 return
             names = self.shared.job(name).names()
             if layout.END in names:
-                del self._looks[name]
                 age_s = self._now_s() - self.shared.files.changed_s(f"{layout.job(name)}/{layout.END}")
+                del self._looks[name]  # only now: if a call fails, the folder is looked at again
                 left_s = self.archive_after_s - max(0.0, age_s)
                 heapq.heappush(self._to_archive, (now + left_s, name))
                 return

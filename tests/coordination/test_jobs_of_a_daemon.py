@@ -155,6 +155,23 @@ def test_a_job_is_silent_since_the_last_file_of_its_own_processes(root: Path, cl
     assert folders.silent_s(job.job_id) < 100
 
 
+def test_an_ended_job_whose_age_cannot_be_read_at_first_is_archived_later(
+    root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(root, 1)
+    job.write(bodies.EndBody(reason="finished"))
+    changed_s, fails = Files.changed_s, [StoreError(errno.EIO, "for once")]
+
+    def fails_once(files: Files, path: str) -> float:
+        if fails:
+            raise fails.pop()
+        return changed_s(files, path)
+
+    monkeypatch.setattr(Files, "changed_s", fails_once)
+    look(folders_in(root, clock, archive_after_s=1), clock, 60)
+    assert [path.name for path in (root / "archive").iterdir()] == [job.job_id]
+
+
 def test_a_job_that_cannot_be_archived_is_tried_again_rarely(
     root: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
