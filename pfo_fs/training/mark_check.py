@@ -55,6 +55,8 @@ class MarkCheck:
 
     def step_ended(self, codes: Iterable[int], name_of: Callable[[int], str]) -> None:
         """Checks a complete step by the codes of its marks."""
+        if self._done:
+            return
         counts = Counter(codes)
         began, ended = ({code >> 8: n for code, n in counts.items() if code & 0xFF == kind} for kind in (BEGIN, END))
         self._wrong_steps = 0 if began and began == ended else self._wrong_steps + 1
