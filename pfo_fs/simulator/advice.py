@@ -70,7 +70,7 @@ of it already (a Hopper at 1,500 of 1,980 MHz, simulated: a third to a fifth).""
 
 
 class Interval(NamedTuple):
-    """An energy saving, relative. On simulated A100s and A40s, 10 of 15 jobs never seen before saved an amount in it."""
+    """An energy saving, relative. On simulated A100s and A40s, 10 of 15 unseen jobs later saved an amount inside it."""
 
     low: float
     high: float
