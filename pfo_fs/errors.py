@@ -1,4 +1,4 @@
-"""Every error that pfo-fs raises. Most also derive from the built-in error that callers would catch (ValueError, ...).
+"""Errors that modules share. Most also derive from the built-in error that callers would catch (ValueError, ...).
 
 Messages say what was wrong, where, and what to do about it. Messages may quote files that other people wrote, so
 `plain_text` cleans every message when the error is made. It also cleans bodies of records and log lines.
@@ -19,12 +19,12 @@ _MAX_MESSAGE_CHARS = 20_000
 def plain_text(text: str, max_chars: int = 4000, *, keep_lines: bool = False) -> str:
     """Returns `text` in a form that a terminal or a log can show safely.
 
-    Line ends and other white space become spaces. Control characters (escape sequences begin with one), characters
-    that change the direction of text, invisible ones and halves of surrogate pairs become question marks.
+    Line ends (unless `keep_lines`) and other white space become spaces. Control characters (as in escape sequences),
+    characters that change the direction of text, invisible ones and halves of surrogate pairs become question marks.
 
     Args:
         text: A text from another process, user or file.
-        max_chars: A longer text is cut to this length, and ends in `...`. `keep_lines`: line ends stay as they are.
+        max_chars: A longer text is cut to this length, and ends in `...`.
     """
     if len(text) > max_chars:
         text = text[: max(0, max_chars - 3)] + "..."
@@ -51,7 +51,7 @@ _IN_PLAIN_WORDS = (
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Returns where the first wrong value of a document is (keys with points between them), and what is wrong."""
+    """Returns where the first wrong value of a document is (keys, joined by points), and what is wrong."""
     first = error.errors(include_url=False)[0]
     where, wrong = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
     for theirs, ours in _IN_PLAIN_WORDS:
@@ -64,7 +64,7 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
 
 
 class PfoError(Exception):
-    """Base class of every error raised by pfo-fs."""
+    """Base class of the errors of pfo-fs; messages are cleaned by `plain_text`."""
 
     def __init__(self, *args: object) -> None:
         clean = (plain_text(a, _MAX_MESSAGE_CHARS, keep_lines=True) if isinstance(a, str) else a for a in args)
@@ -91,7 +91,7 @@ class PlanError(PfoError, ValueError):
 
 
 class RecordError(PfoError, ValueError):
-    """A file in the shared directory is not a valid record: incomplete, foreign, too large, or of another job."""
+    """A file in the shared directory is not a valid record: incomplete, too large, not of pfo-fs, or of another job."""
 
 
 class StoreError(PfoError, OSError):
@@ -103,11 +103,11 @@ class StoreUnavailable(StoreError):
 
 
 class NotShared(StoreError):
-    """This host sees another directory than the host of rank 0, or none: it is not mounted here, or at another path."""
+    """This host does not see the directory of rank 0's host: it is not mounted here, or is mounted at another path."""
 
 
 class AlreadyClaimed(StoreError):
-    """Another process owns the name."""
+    """Another process has already claimed the name."""
 
 
 class DeviceError(PfoError, RuntimeError):
@@ -123,7 +123,7 @@ class NotOffered(DeviceError):
 
 
 class GpuLost(DeviceError):
-    """The GPU has fallen off the bus, or needs a reset; it is asked again rarely."""
+    """The GPU does not answer: it has fallen off the bus, or needs a reset. pfo-fs asks it again rarely."""
 
 
 class InstructionMismatch(PfoError, RuntimeError):
@@ -131,7 +131,7 @@ class InstructionMismatch(PfoError, RuntimeError):
 
 
 class CoordinationError(PfoError, RuntimeError):
-    """Ranks could not agree on a schedule, or a rank could not reach its helper, or got no answer."""
+    """Ranks could not agree on a schedule, or a rank could not reach its helper, or got no answer from it."""
 
 
 class PolicyFailed(PfoError, RuntimeError):
@@ -139,7 +139,7 @@ class PolicyFailed(PfoError, RuntimeError):
 
 
 class PolicyLost(PfoError, RuntimeError):
-    """The process of a job's scheduler is gone, but not because of the job. Another process can take its place."""
+    """The process of a job's scheduler was ended from outside, not by the job; another process can take its place."""
 
 
 class PlannerError(PfoError, RuntimeError):

@@ -14,7 +14,7 @@ from pfo_fs.planner.profile_csv import COLUMNS, MEASURED_COLUMNS, table_text
 
 _LEAST_TIME_ERROR = 0.0001
 _LEAST_POWER_ERROR = 0.002
-"""Relative: every power has at least this error, even if a fit gives a smaller one."""
+"""Relative: a time has at least the first of these errors, and a power the second, even if a fit gives less."""
 _MEAN_POWER_ERROR = 0.05
 """Relative: the error of an instruction's power if only the mean power of all instructions at its clock is known."""
 _MIXED_POWER_ERROR = 0.1
@@ -22,16 +22,16 @@ _MIXED_POWER_ERROR = 0.1
 _POWER_FALLS = 1.6
 """In such an iteration, power is assumed to follow clock^1.6; 1.6 is the mean slope of `clock_curves.POWER`."""
 _USABLE_ERROR = 0.2
-"""Relative: with a larger error, the power of a waiting GPU is not used, and a point is not in the job's profile."""
+"""Relative: points with a larger error are not in the profile; such waiting power is not used for mean powers."""
 _WAITING_SHARE = 0.2
-"""Power of a waiting GPU as a share of that of a busy one, while no waiting GPU was measured."""
+"""Power of a waiting GPU as a share of that of a busy one, until a waiting GPU is measured well enough."""
 
 _TIMING_ERROR_S = 0.0005
 """Error of the predicted end of an instruction; measured in simulations with a jitter of 0.5 %."""
 _CALL_SPREAD = 0.125
-"""A change up is requested this share of a call earlier than necessary."""
+"""A higher clock is requested earlier than necessary, by this share of the time of a call."""
 _UNKNOWN_LATENCY_S = 0.02
-"""Assumed before the latency of any clock is learned: the longest that was published for GPUs before Hopper."""
+"""Used until the latency of any clock is learned, in s: the longest that was published for GPUs before Hopper."""
 
 
 @dataclass
@@ -40,8 +40,8 @@ class Point:
 
     Attributes:
         count: Number of measured durations.
-        time_s, power_w: Weighted mean of the durations, and of the powers; 0 while none is known.
-        time_weight, weight: Sum of 1 / (error squared) of the mean durations of batches, and of the powers.
+        time_s, power_w: Weighted means of the durations and of the powers; 0 while unknown.
+        time_weight, weight: How sure `time_s` and `power_w` are: sums of 1 / (error squared) of what was added.
     """
 
     count: int = 0
@@ -84,7 +84,7 @@ class Samples:
     """Everything measured so far.
 
     Attributes:
-        points: The points by kind and clock (MHz).
+        points: The points by kind (stage, instruction) and clock in MHz.
         waiting: Power of a waiting GPU, as a point without times.
     """
 
@@ -94,12 +94,12 @@ class Samples:
     def add_powers(
         self, result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: int, level: float = 1.0
     ) -> None:
-        """Adds the powers that one rank measured, of kinds whose time is known.
+        """Adds the powers that one rank measured: of its GPU while it waits, and of kinds whose time is known.
 
         Args:
             ran: The rank's instructions, in order, with their clocks.
-            top_mhz: The clock as which the rank's default clock counts.
-            level: Present power, as a multiple of that of the first measurements at the same clocks.
+            top_mhz: The clock that stands for the rank's default clock.
+            level: What the GPU draws now, as a multiple of what it drew at the same clocks in the first measurements.
         """
         counts = Counter(((stage, name), mhz) for name, stage, mhz in ran)
         timed = [(kind, mhz) for kind, mhz in counts if mhz in self.timed(kind)]
@@ -119,11 +119,11 @@ class Samples:
                 if key not in fitted:
                     self.point(*key).add_power(mean_w, _MEAN_POWER_ERROR * mean_w)
         elif timed and not fitted:
-            # Between two ticks the GPU may have run at several clocks: only the mean power of all is known.
+            # The energy counter may tick less often than the clock changes: only the mean power is known.
             self._add_mixed_powers({key: counts[key] for key in timed}, mean_w)
 
     def _add_mixed_powers(self, counts: Mapping[tuple[Kind, int], int], mean_w: float) -> None:
-        """Adds powers of kinds, given how often each ran: their mean is `mean_w`, and they fall with the clock."""
+        """Adds powers with the mean `mean_w` that fall with the clock; `counts`: how often each kind ran at each."""
         usual_w: dict[tuple[Kind, int], float] = {}
         for kind, mhz in counts:
             curve = self.curve(kind)
@@ -149,7 +149,7 @@ class Samples:
         return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
     def point(self, kind: Kind, mhz: int) -> Point:
-        """Returns the point of a kind at a clock, a new one if nothing was measured there."""
+        """Returns the point of a kind at a clock, and makes an empty one if there is none."""
         return self.points.setdefault(kind, {}).setdefault(mhz, Point())
 
     def curve(self, kind: Kind) -> dict[int, Point]:
@@ -162,7 +162,7 @@ class Samples:
         return {mhz: found[mhz] for mhz in sorted(found, reverse=True) if mhz and found[mhz].time_s > 0}
 
     def csv(self) -> str:
-        """Returns the points that are known well enough as the text of a profile, `profile.csv`."""
+        """Returns the text of the job's `profile.csv`: all points that are known well enough."""
         waiting_w = self.waiting.power_w if self.waiting.weight else None
         rows = [
             (*kind, mhz, p.time_s, p.energy_j, p.time_error, p.power_error, p.count, waiting_w)
@@ -174,10 +174,10 @@ class Samples:
 
 
 def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankInfo]) -> SwitchCosts | None:
-    """Returns what a change of one rank costs; None if clocks do not follow the device on all ranks.
+    """Returns what a change of one clock costs; None if no rank tells, or the clocks of one do not follow the device.
 
-    The slowest rank counts. The latency depends on the clock that is requested; clocks of unknown latency count with
-    the median of the known latencies.
+    The time of a call is that of the slowest rank. The latency of each requested clock is the median over the ranks;
+    a clock of unknown latency counts with the median of all clocks.
     """
     reports = [result.switching for result in results if result.switching is not None]
     if not reports or any(report.mode == "launch" for report in reports):
@@ -197,7 +197,7 @@ def measured_switching(results: Sequence[ProfilingResult], infos: Sequence[RankI
 
 
 def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -> dict[int, float]:
-    """The latency of each clock: the median over the ranks that know it; empty if none is known."""
+    """Returns the latency of each clock, as `measured_switching` says; empty if no latency is known."""
     known: dict[int, list[float]] = {}
     for report in reports:
         for mhz, seconds in report.latencies_s.items():
@@ -212,7 +212,7 @@ def _latency_by_clock(reports: Sequence[Switching], infos: Sequence[RankInfo]) -
 def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
     """Returns how many ranks of a host change their clocks together, and which stages of a pipeline share a host.
 
-    Ranks of the same stage on one host, in tensor or data parallelism, change their clocks at the same time.
+    Ranks of one stage on a host change together. A host that shares a stage with a larger host is left out.
     """
     together, stages = 1, set()
     for of_host in _by_host(infos, gpus):
@@ -229,7 +229,7 @@ def _hosts(infos: Sequence[RankInfo], gpus: int) -> tuple[int, tuple[tuple[int, 
 
 
 def _by_host(infos: Sequence[RankInfo], gpus: int) -> list[list[RankInfo]]:
-    """The ranks of each host; if a host is unknown, each `gpus` ranks in a row are one, as launchers place them."""
+    """Returns each host's ranks; if one is unknown, `gpus` ranks in a row share a host, as launchers place them."""
     if not all(info.host for info in infos):
         return [list(infos[first : first + gpus]) for first in range(0, len(infos), gpus)]
     hosts: dict[str, list[RankInfo]] = {}

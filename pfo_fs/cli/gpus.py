@@ -1,4 +1,4 @@
-"""Commands about GPUs without a pipeline: `pfo-fs power-limit`, `profile-p2p` and `reset-clocks`."""
+"""Commands that need no job and no shared directory: `pfo-fs power-limit`, `profile-p2p` and `reset-clocks`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Selector = Literal["max-slowdown", "energy", "time", "zeus-cost"]
 
 _SCATTER = 0.03
-"""If steps at a lower level are faster by more than this share, the machine was busy."""
+"""If steps at a lower level (limit or clock) are faster by more than this share, the machine was busy."""
 _OWNERS = {"--factor": "max-slowdown", "--eta-knob": "zeus-cost", "--world-size": "zeus-cost"}
 """The selector to which an option belongs."""
 
@@ -39,7 +39,7 @@ _GPUS = "GPU-<UUID>, as `nvidia-smi -L` lists them; default: those that CUDA_VIS
 
 def power_limit(
     profile: Annotated[Path, Argument(help='JSON as pfo-fs and Zeus write it: {"measurements": [...]}.')],
-    selector: Annotated[Selector, Option(help="How to choose.")] = "zeus-cost",
+    selector: Annotated[Selector, Option(help="Least cost, energy or time; or lowest within --factor.")] = "zeus-cost",
     factor: Annotated[float | None, Option(help="For max-slowdown: 1.05 allows 5 % more time.")] = None,
     eta_knob: Annotated[float | None, Option(help="For zeus-cost: 1 counts energy, 0 time; default 0.5.")] = None,
     world_size: Annotated[int | None, Option(help="For zeus-cost: GPUs that were measured; default 1.")] = None,
@@ -120,11 +120,11 @@ def _levels_table(measurements: Sequence[KnobMeasurement], chosen_level: int, le
 
 
 def profile_p2p(
-    seconds: Annotated[float, Option(help="Seconds of measuring at each clock.", min=1.0, max=3600.0)] = 10.0,
+    seconds: Annotated[float, Option(help="Seconds for each clock, after 1 s to warm up.", min=1.0, max=3600.0)] = 10.0,
     clock: Annotated[
-        list[int] | None, Option(help="MHz of the waiting GPU; several times. Default: not locked.")
+        list[int] | None, Option(help="MHz of the waiting GPU; repeat for more clocks. Default: not locked.")
     ] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="CSV file, clock_mhz,power_w,seconds.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="CSV to write: clock_mhz,power_w,seconds.")] = None,
     json_: JsonFlag = False,
 ) -> None:
     """Measure the power of a GPU that waits for another one: the value of `pfo-fs plan --p2p-power`. Needs 2 GPUs."""
@@ -156,9 +156,9 @@ def reset_clocks(
 ) -> None:
     """Reset the clocks of GPUs to their default, after a job: for the epilog of a batch system, as root.
 
-    A power limit that a job of this user has noted, and that is still in force, goes back to what it was before. The
-    command looks whether the GPU shows the change, where the driver can tell, and tries again until it does. Exit
-    status: 0 if all GPUs are reset, 1 if not.
+    A power limit that a job of this user has set and left in force goes back to what it was before, unless
+    --power-limit names another. Where the driver can tell, the command checks that the GPU shows the change; if not, it
+    tries again for the time of --wait. Exit status: 0 if all GPUs are reset, 1 if not.
     """
     from pfo_fs.device.gpu.find_gpu import visible_uuids
 
@@ -178,7 +178,7 @@ def _reset(spec: str, power_limit_w: float | None, wait_s: float) -> str:
     from pfo_fs.device.gpu.interface import POWER_CAP
     from pfo_fs.device.gpu.spec import open_gpu
 
-    limits_only = os.environ.get("PFO_FS_CLOCK_BACKEND") == POWER_CAP  # as root, any way will do
+    limits_only = os.environ.get("PFO_FS_CLOCK_BACKEND") == POWER_CAP  # else the first way that works
     way = POWER_CAP if limits_only else "amdsmi" if spec.startswith("amd:") else "auto"
     try:
         with closing(open_gpu(spec, way)) as gpu:

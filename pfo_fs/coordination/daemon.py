@@ -1,7 +1,7 @@
 """The daemon: one leader schedules all jobs of a shared directory; other daemons stand by to take over.
 
-Its loop never waits for a job or a plan. It writes the leader's heartbeat (`leader.py`), and starts the polls of jobs
-that are due (`served_jobs.py`), which run in threads.
+The daemon's loop waits for no job and no plan. It writes the leader's heartbeat (`leader.py`), and starts the polls of
+jobs that are due (`served_jobs.py`); the polls run in threads.
 """
 
 import logging
@@ -23,11 +23,11 @@ from pfo_fs.store import Files, OffSwitch, SharedDirectory, SwitchedOff, Watcher
 
 log = logging.getLogger("pfo_fs.coordination.daemon")
 
-_AFTER_OUTAGE_S = 1.0
+_AFTER_OUTAGE_S = 1.0  # after an error of the directory, the loop waits for this time
 _LEAST_WAIT_S = 0.005
-"""The loop waits at least this time, in s. If many ranks register at once, it handles registrations together."""
+"""The loop waits at least this time, in s, so that it handles the registrations of many ranks together."""
 _READ_RULES_EVERY_S = 1.0
-"""Seconds between two looks, of one listing and one read, for `pfo-fs off` and changes of `site.yaml`."""
+"""After this time, in s, the daemon lists `off/` (for `pfo-fs off`) and reads `site.yaml` again."""
 
 
 class Daemon:
@@ -58,12 +58,12 @@ class Daemon:
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon is the leader, as far as it knows."""
+        """Whether this daemon was the leader when it last looked; another daemon may have taken over since."""
         return self._leader.leadership is not None
 
     @property
     def busy(self) -> bool:
-        """Whether threads of this daemon are still at work."""
+        """Whether a poll is still running in a thread of this daemon."""
         return self._jobs is not None and self._jobs.busy
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class Daemon:
                         made_folders = True
                     wait_s = self._do_what_is_due()
                 except (StoreError, RecordError) as error:
-                    self._log.log(logging.WARNING, f"{error.args[-1]}; trying again until that works")
+                    self._log.log(logging.WARNING, f"{error.args[-1]}; the daemon tries again until this succeeds")
                     self._leader.forget_silence()
                     if self._jobs is not None:
                         self._jobs.restart_timers()
@@ -125,7 +125,7 @@ class Daemon:
                 self._settings,
                 kind="daemon",
                 generation=leadership.generation,
-                # Enough for the write and the next poll of each helper (2 s apart on network file systems).
+                # In this time a schedule is written, and each helper polls (every 2 s on network file systems).
                 lead_s=1.0 if self._local else 5.0,
                 remote=not self._local,
                 still_leads=leadership.holds,
@@ -144,7 +144,7 @@ class Daemon:
         )
 
     def _read_rules(self) -> tuple[SitePolicy, SwitchedOff]:
-        """Returns what the site allows, and what is switched off, for the loop and all jobs; for use by any thread."""
+        """Returns what `site.yaml` allows, and which jobs are switched off; any thread may call it."""
         now = self._monotonic()
         if now - self._rules_read >= _READ_RULES_EVERY_S:
             site = read_site_policy(self._shared, self._rules[0])
@@ -158,7 +158,7 @@ class Daemon:
         try:
             self._leader.resign()
         except (StoreError, RecordError) as error:
-            log.warning("the standby daemons could not be notified that this one stops: %s", error.args[-1])
+            log.warning("this daemon stops, and a standby takes over only after the lease: %s", error.args[-1])
         if self._jobs is not None:
             self._jobs.close()
         log.info("stopped")

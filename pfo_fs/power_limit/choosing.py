@@ -1,4 +1,4 @@
-"""Decisions of rank 0 for all ranks: which level is measured next, or which level is the best."""
+"""What rank 0 decides for all ranks: which level (power limit or clock) is measured next, or is the best."""
 
 import logging
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from pfo_fs.power_limit.selectors import OptimumSelector, Search
 log = logging.getLogger(__name__)
 
 _FIRST_WAIT_STEPS, _MOST_WAIT_STEPS = 10, 10_000
-"""Steps before a level whose window was dropped is measured again: at first, and at most."""
+"""When a level's window was dropped, the level is measured again after so many steps: at first, and at most."""
 
 
 class Decision(NamedTuple):
-    """What all ranks do next. One of `next_level`, `optimal`, `problem` and `error` is set.
+    """What all ranks do next. Exactly one of `next_level`, `optimal`, `problem` and `error` is set.
 
     Attributes:
-        problem: The reason why the optimizer leaves levels alone from now on.
-        error: The error that the user must correct before training.
-        wait_steps: Steps at the highest level before the next level is measured.
+        measurements: The measurements behind the decision, as far as there are any.
+        problem, error: Why the optimizer leaves levels alone from now on; what the user must correct before training.
+        wait_steps: For so many steps, ranks stay at the highest level before `next_level` is measured.
     """
 
     measurements: Sequence[KnobMeasurement]
@@ -61,7 +61,7 @@ class Chooser:
         self._dropped = 0  # windows in a row that were dropped
 
     def first(self) -> Decision:
-        """Decides before the first step: from the profile if there is one.
+        """Decides before the first step: where a profile exists, its best level is used and nothing is measured.
 
         Raises:
             PlanError: The user must correct the profile, or name another one.
@@ -91,6 +91,7 @@ class Chooser:
         return Decision(profile, optimal=optimal)
 
     def after(self, level: int, windows: Sequence[WindowReport]) -> Decision:
+        """Decides after all ranks had a window at `level`; `windows`: what each rank has measured."""
         problems = [f"rank {rank}: {window.problem}" for rank, window in enumerate(windows) if window.problem]
         dropped = [f"rank {rank}: {window.dropped}" for rank, window in enumerate(windows) if window.dropped]
         if problems:
@@ -113,7 +114,7 @@ class Chooser:
         return [self._of_level[level] for level in self._levels if level in self._of_level]
 
     def _again(self, level: int, why: str) -> Decision:
-        """Decides to measure a level again; the steps until then double with each window in a row that was dropped."""
+        """Decides to measure a level again; the wait doubles with each further window in a row that is dropped."""
         steps = min(_FIRST_WAIT_STEPS * 2**self._dropped, _MOST_WAIT_STEPS)
         self._dropped += 1
         log.warning("%d %s could not be measured; next try in %d steps: %s", level, self._measured.unit, steps, why)
@@ -122,8 +123,7 @@ class Chooser:
     def conclude(self, decision: Decision) -> None:
         """Makes the helper process write the profile, unless it was read from the file.
 
-        A script may read the profile as soon as the level is chosen, so this waits for the file: some milliseconds, two
-        seconds at most where the file system hangs.
+        It waits for the file (2 s at most), since a script may read the profile as soon as the level is chosen.
         """
         if decision.measurements and decision.measurements != self._in_file:
             self._in_file = decision.measurements
@@ -132,7 +132,7 @@ class Chooser:
     def unfinished(self, level_steps: int) -> str:
         """Returns, as text, how far the measurements are and how they can be completed."""
         return (
-            f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none was chosen, and "
+            f"training ended when {len(self._known)} of {len(self._levels)} levels were measured; none is chosen, and "
             f"no profile was written. Each level takes {level_steps} steps: train longer, or give fewer profile_steps "
             "or search='coarse-to-fine'"
         )
@@ -150,6 +150,6 @@ class Chooser:
         except Exception as error:  # noqa: BLE001  a selector of the user's own must not end training
             return Decision(self._known, problem=f"{self._selector!r} could not choose: {error!r}")
         if optimal not in self._levels:
-            text = f"{self._selector!r} chose {optimal} {self._measured.unit}, none of the levels to choose from: "
+            text = f"{self._selector!r} chose {optimal} {self._measured.unit}, which is none of the levels: "
             return Decision(self._known, problem=text + ", ".join(map(str, self._levels)))
         return Decision(self._known, optimal=optimal)

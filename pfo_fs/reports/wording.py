@@ -1,4 +1,4 @@
-"""Figures as text, alike on the page, in `status` and in the demo: signs, units, and no zero with a sign."""
+"""Figures as text, alike on the page, in `status` and in the demo: signs, units, and no minus before a zero."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DURATION = (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, math.inf))
 def signed_percent(share: float, digits: int = 1, error: float | None = None) -> str:
     """Returns a relative change as text, with its error if that is given: 0.0302 and 0.004 are "+3.0 % ± 0.4".
 
-    What rounds to zero never has a minus.
+    What rounds to zero has a plus, never a minus. An error is at least one unit of the last digit.
     """
     text = f"{share * 100:+.{digits}f}"
     if not text.strip("+-0."):
@@ -41,12 +41,12 @@ def counted(number: int, what: str) -> str:
 
 
 def energy_text(joules: float) -> str:
-    """Returns an energy in J, kJ, MJ or kWh, with three digits."""
+    """Returns an energy in J, kJ, MJ or kWh, with about three digits."""
     return _with_unit(joules, _ENERGY)
 
 
 def duration_text(seconds: float) -> str:
-    """Returns a duration in s, min or h, with three digits."""
+    """Returns a duration in s, min or h, with about three digits."""
     return _with_unit(seconds, _DURATION)
 
 
@@ -62,7 +62,7 @@ def difference_text(more: float, text_of: Callable[[float], str]) -> str:
 
 
 def term_text(index: IndexBody, step: int = -1) -> str:
-    """Says which ranks follow a schedule in which steps, and until when; empty: all of them from `step` on."""
+    """Says which ranks follow a schedule in which steps, and until when; empty: all ranks, always from `step` on."""
     turns = f"in turns ({shorten(' '.join(map(str, index.turns)), 20)})" if share_of(index.turns) < 1 else ""
     after = f"schedule {index.after}" if index.after >= 0 else "default clocks"
     if index.stays:
@@ -83,11 +83,11 @@ def _with_unit(value: float, units: tuple[tuple[str, float, float], ...]) -> str
 # ---- how the clocks of a job are switched, and what that costs
 
 _WORTH_SAYING_S = 0.0001
-"""Shorter times are not shown."""
+"""Shorter times, in s, are not shown."""
 
 
 def switching_text(ranks: Sequence[RankProgress]) -> str:
-    """One line about how clocks are switched: the modes, and the largest costs of a rank; empty if not known."""
+    """Returns a line about how clocks are switched: modes, and the longest time of each kind; empty if unknown."""
     known = [rank.switching for rank in ranks if rank.switching is not None]
     modes = sorted(Counter(switching.mode for switching in known).items())
     text = ", ".join(f"{mode} time ({counted(count, 'rank')})" for mode, count in modes)

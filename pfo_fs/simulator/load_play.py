@@ -19,20 +19,20 @@ from pfo_fs.simulator.traces import Trace
 from pfo_fs.user_files import csv_table
 
 _SHOWN = 10
-"""The trace's own loads are the direction in which the durations of the first ten steps vary most; these steps are
-played before loads choose clocks."""
+"""Without a file of loads, the load of a micro-batch is its place along the direction in which durations vary most in
+the first ten steps of the trace. In these steps, clocks do not come from loads yet."""
 _MOST_LOAD = 1e18
-"""The square of the longest sequence that is expected, of a billion tokens."""
+"""The largest load that a file may have: the square of a billion tokens, longer than any sequence."""
 _LOAD_COLUMNS = ("step", "dp_rank", "micro_batch", "load")
 
 
 class LoadSummary(NamedTuple):
-    """A run whose clocks came from loads; everything relative to max clocks on the same data.
+    """A run whose clocks came from loads; savings and times are relative to the same steps at max clocks.
 
     Attributes:
         run_saved, run_late: Energy saved and time lost over the whole run.
-        plan_saved, plan_late: The same over all steps of the trace, with what was known at the end.
-        worst_step_late: By how much longer the slowest of these steps took beside max clocks, relative.
+        plan_saved, plan_late: The same over all steps of the trace, with what loads had taught by the end of the run.
+        worst_step_late: By how much one of these steps took longer than at max clocks, relative, at most.
         balanced: By how much shorter steps would be if all pipelines had the mean of their work, relative; workers that
             are permanently slow stay slow.
         begins_at: The first step with a lower clock; None: there was none.
@@ -54,7 +54,7 @@ class LoadSummary(NamedTuple):
     def of(
         cls, run: Sequence[Compared], plan: Sequence[Compared], steps: Sequence[Compared], decisions: Decisions
     ) -> LoadSummary:
-        """Returns the summary of a run, of the steps by which its plan is judged, and of the slowest of `steps`."""
+        """Returns the summary of a `run`, of the `plan` over all steps, and of the one of `steps` that lost most."""
         known, worst = decisions.coordinator.state, max(step.time_s / step.full_time_s - 1 for step in steps)
         found = (*_totals(run), *_totals(plan), worst, known.balanced, decisions.begins_at, known.margin, known.text)
         return cls(len(run), *found)
@@ -137,7 +137,7 @@ def _read_loads(path: Path) -> Mapping[tuple[int, int, int], float]:
             step, dp_rank, micro_batch = map(table.whole, _LOAD_COLUMNS, place)
             now = table.number("load", load, 0, _MOST_LOAD), table.line
             first = given.setdefault((step, dp_rank, micro_batch), now)
-            if first[0] != now[0]:  # a trace with loads has a row for each instruction
+            if first[0] != now[0]:  # equal loads may repeat: a trace has a row for each instruction
                 where = f"micro-batch {micro_batch} of dp_rank {dp_rank} in step {step}"
                 table.wrong("load", load, f"is another load of {where} than that in row {first[1]}")
     return {key: load for key, (load, _) in given.items()}
@@ -167,14 +167,14 @@ class Decisions:
         return mhz
 
     def add(self, step: int, time_s: float, work_s: Array, mhz: Sequence[int], energies_j: Array) -> None:
-        """Ends a step: its time, and the time of the work, the clock and the energy of each rank."""
+        """Ends a step: its time; and of each rank, the time until its work ended, the clock and the energy."""
         self._now_s += time_s
         self._energies_j = self._energies_j + energies_j
         self._ended = [[EndedStep(step, float(s), float(clock))] for s, clock in zip(work_s, mhz, strict=True)]
 
 
 class LoadPlay:
-    """Plays a trace with clocks from loads (`loads_of`), on its cluster (`trace.job(...).cluster(seed)`)."""
+    """Plays a trace with clocks from `loads` (of `loads_of`) on `cluster` (of `trace.job(...).cluster(seed)`)."""
 
     def __init__(self, trace: Trace, cluster: Cluster, loads: Array, seed: int) -> None:
         self._trace, self._cluster, self._loads, self._seed = trace, cluster, loads, seed
@@ -189,7 +189,7 @@ class LoadPlay:
     def run(self, iterations: int, steps: Callable[[int], Iterable[int]] = range) -> LoadSummary:
         """Plays the first `iterations` steps, and then all steps of the trace with what is known at the end.
 
-        `steps` makes the steps from their number, for example with a bar that shows progress.
+        `steps` returns the numbers of so many steps; a caller's own may also show a progress bar.
         """
         played, count, lanes = [], self._shape.micro_batches, len(self._trace.dp_ranks)
         others: list[tuple[float, ...]] = [()] * (lanes * (self._shape.ranks - 1))

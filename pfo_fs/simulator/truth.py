@@ -13,10 +13,10 @@ from pfo_fs.simulator.nodes import Work
 
 
 class Truth(ABC):
-    """The true time and energy of each instruction at each clock, without noise; all else comes from a GPU model.
+    """The true time and energy of each instruction at each clock, without noise; `model` gives the rest.
 
     Attributes:
-        slowest_mhz: Lower clocks are not on offer; the models are fitted to 855 MHz and above.
+        slowest_mhz: No lower clock is on offer. (Below 855 MHz the models extrapolate.)
     """
 
     model: GpuModel
@@ -44,7 +44,7 @@ class Truth(ABC):
 
 @dataclass(frozen=True)
 class ModelTruth(Truth):
-    """The truth of a kind of GPU; the last of `num_stages` stages takes longer."""
+    """The times and powers of a GPU model itself; the last of `num_stages` stages takes longer."""
 
     model: GpuModel
     num_stages: int
@@ -58,11 +58,11 @@ class ModelTruth(Truth):
 
 
 _KEEPS = 0.9
-"""A wandering highest clock keeps this share of its distance from the mean in the next iteration."""
+"""In the next iteration, a wandering highest clock has this share of its distance from the mean, and noise."""
 
 
 class HighestClocks:
-    """The highest clock that a power limit leaves to each GPU, which wanders on some kinds (`GpuModel.caps_mhz`)."""
+    """The highest clock that each GPU's power limit leaves; on some kinds of GPU it wanders (`GpuModel.caps_mhz`)."""
 
     def __init__(self, model: GpuModel, shape: tuple[int, ...], seed: int) -> None:
         low_mhz, high_mhz = model.caps_mhz or (model.clocks_mhz[0],) * 2
@@ -74,18 +74,18 @@ class HighestClocks:
         """Returns the highest clocks of the next iteration, in MHz."""
         drawn = self._random.standard_normal(self._away.shape)
         self._away = _KEEPS * self._away + (1 - _KEEPS**2) ** 0.5 * drawn
-        highest_mhz: Array = self._middle_mhz + self._half_mhz * np.clip(self._away / 2, -1, 1)
+        highest_mhz: Array = self._middle_mhz + self._half_mhz * np.clip(self._away / 2, -1, 1)  # two deviations
         return highest_mhz
 
 
 class KernelTables:
-    """Times, powers and dependencies of a pipeline's instructions; all constant.
+    """Tables of a pipeline's instructions, which do not change: times, powers and dependencies.
 
     Nodes are numbered as in `pipeline.instructions`, clocks as in `truth.clocks_mhz` (0 is the highest).
 
     Attributes:
-        paths: The longest paths, with delays between ranks.
-        work: The same for simulated nodes.
+        paths: The longest paths; each dependency between two ranks adds `delay_s`.
+        work: The same tables, in the form that simulated nodes need.
     """
 
     def __init__(self, pipeline: Pipeline, truth: Truth, delay_s: float) -> None:
@@ -115,11 +115,10 @@ class KernelTables:
         )
 
     def clocks_of(self, schedules: Sequence[Mapping[int, Sequence[tuple[str, int]]]]) -> Array:
-        """Returns clock numbers, a row per node and a column per pipeline.
+        """Returns the number of the clock of each node (row) in each pipeline (column).
 
         Args:
-            schedules: For each pipeline, the (instruction, MHz) of each of its ranks; a rank without one runs at the
-                highest clock.
+            schedules: Of each pipeline, each rank's (instruction, MHz); a rank that has none runs at the highest clock.
         """
         columns = []
         for of_ranks in schedules:
@@ -134,10 +133,11 @@ class KernelTables:
     def times_and_powers(self, clocks: Array, switch_s: float, caps: Array) -> tuple[Array, Array]:
         """Returns the durations in s and the mean powers in W of all instructions at the given clocks.
 
-        A GPU continues at the old clock for `switch_s` after another one was set.
+        For `switch_s` after a clock was set, a GPU continues at the old one; an iteration begins at the highest clock.
 
         Args:
-            caps: For each rank and pipeline, the number of the highest clock that its power limit leaves.
+            caps: For each rank and pipeline, the number of the highest clock that its power limit leaves. It makes
+                instructions longer; the power is that of the clock that was set (a GPU at its limit draws the limit).
         """
         kind, caps = self._kind[:, None], caps[self.work.rank_of]
         times, powers = self._times[kind, np.maximum(clocks, caps)], self._powers[kind, clocks]
@@ -153,13 +153,13 @@ class KernelTables:
         return late_s + rest_s, powers
 
     def work_under(self, caps: Array) -> Work:
-        """Returns the work of one pipeline whose ranks have these caps, as for `times_and_powers`: (ranks,)."""
+        """Returns `work` for a pipeline whose ranks have these caps: a number per rank, as in `times_and_powers`."""
         numbers = np.maximum(np.arange(self._times.shape[1]), caps[self.work.rank_of][:, None])
         return self.work._replace(times_s=np.take_along_axis(self._times[self._kind], numbers, axis=1).tolist())
 
 
 def _in_force(requested: Sequence[int]) -> list[int]:
-    """Returns the clock at each instruction: a request of 0 MHz leaves the clock as it is."""
+    """Returns the clock at each instruction, in MHz: a request of 0 keeps the clock (0 before any other request)."""
     in_force, last = [], 0
     for mhz in requested:
         last = mhz or last

@@ -28,7 +28,7 @@ WAITS_IN_BACKWARDS = (
     "step explain little: use no_sync() for all backwards of a step but the last one; with DeepSpeed, ZeRO stage 1"
 )
 _UNMARKED = 10
-"""After ten steps whose end the program has not marked, there is a warning."""
+"""After ten steps in a row in which nothing has marked the end of the work, there is a warning."""
 
 
 class _StepOptimizer(PFOFileOptimizer):
@@ -37,14 +37,14 @@ class _StepOptimizer(PFOFileOptimizer):
     _broadcasts = False
 
     def follow_loads(self, lost_time: float, orders: Orders, profile_path: str | None) -> StepLoads:
-        """Lets each step without a schedule have one clock, which comes from its loads."""
+        """Gives each step that has no schedule one clock, which is chosen from the step's loads."""
         job = self._joined
         self._loads = join_loads(self.parallel_dims, lost_time, orders, profile_path, job, self._problem, self._link)
         return self._loads
 
 
 class LoadClocks(InTraining):
-    """Lowers the clocks of ranks that have less work in a step, so that all end it together; training takes no longer.
+    """Lowers the clocks of ranks with less work in a step, so that all end it together; training takes hardly longer.
 
     For loops in which a rank waits for the others once in a step, such as DDP. (Pipelines: `pfo_fs.attach` with
     `loads=`.) Make one on every rank, after `init_process_group`; making it is a collective call:
@@ -77,7 +77,7 @@ class LoadClocks(InTraining):
         self._guard = Guard(self.go_without, strict=strict, what="clocks from loads")
         self._loads: StepLoads | None = None
         self._hooks: list[RemovableHandle] = []
-        self._parameters: list[Tensor] = []  # of the model, until its forward or a gradient is seen
+        self._parameters: list[Tensor] = []  # of the model, until its forward or a step without an end is seen
         self._in_step = self._in_backward = self._closed = self._has_misread = False
         self._given_loads = self._backwards_left = self._unmarked = 0
         self._by_backward = False  # whether the model's last backward has ended the step's work
@@ -96,12 +96,12 @@ class LoadClocks(InTraining):
     ) -> None:
         self._start_as_nothing(strict)
         with self._guard:
-            # No plan uses durations of instructions; one measured step shows that they are marked.
+            # No plan uses the durations of the instruction; one measured step shows that training marks it.
             places = {} if orders else {"pp_degree": 1, "tp_degree": 1}
             given = {**places, "scheduler": "Manual", "profile_steps": 1, **options}
             self.optimizer = optimizer = _StepOptimizer(shared_dir, strict=strict, **given)  # type: ignore[arg-type]
             if not optimizer.follows:
-                return  # it has said why
+                return  # the optimizer has said why
             try:
                 path = None if profile_path is None else os.path.abspath(os.fspath(profile_path))
                 self._loads = optimizer.follow_loads(float(lost_time), orders, path)
@@ -165,7 +165,7 @@ class LoadClocks(InTraining):
             return None
 
     def misread(self, error: Exception) -> None:
-        """Warns once that loads of a step cannot be read: later errors may differ from the first only in a shape."""
+        """Warns once that loads of a step cannot be read, since later errors often differ in a tensor's shape only."""
         if not self._has_misread and self._loads is not None:
             self._has_misread = True
             why = str(error) if isinstance(error, PfoError) else f"{type(error).__name__}: {error}"
@@ -293,7 +293,7 @@ def _reduces_in_backward(module: Module) -> bool:
 
 
 def _watch_backward(output: object, began: Callable[[Tensor], None] | None = None) -> bool:
-    """Calls `began` when the backward of a model's output begins; returns False if it has none, as in evaluations."""
+    """Calls `began` when the backward of a model's output begins; False if it has no backward, as in evaluations."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -8,13 +8,13 @@ starts no host thread.
 `cuStreamWriteValue32_v2` does not run on the device's multiprocessors. (The symbol without `_v2` is the interface from
 before CUDA 11.7, which most installations of the driver leave disabled.)
 
-Calls keep the interpreter lock: giving it up can cost 5 ms when other Python threads are busy. CUDA makes any launch
-wait while a stream holds about 1,000 operations that have not run; a call made then holds the lock for that time. So
-the device must not have to wait for another Python thread of this process, for example a thread that launches the sends
-which the peers of this stream wait for.
+Calls of `DriverMarks` keep the interpreter lock: giving it up can cost 5 ms when other Python threads are busy. While a
+stream holds about 1,000 operations that have not run, CUDA makes any launch wait, and the call keeps the lock. If
+the device then waits for work that another Python thread of this process must launch (such as a send that the stream's
+peers wait for), training hangs.
 
-A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay: a number
-with `REPLAYED` in place of the turn. Writes before and after a replay work as usual.
+A write that is put into a stream during the capture of a CUDA graph stores the same number at each replay. So it has
+`REPLAYED` in place of the step's number (the turn). Writes before and after a replay work as usual.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _NON_BLOCKING = 0x01
 
 
 class Driver:
-    """The functions of CUDA's driver that are needed here; a nonzero result raises `DeviceError`."""
+    """Functions of CUDA's driver; `call` raises `DeviceError` if one fails, callers of `function` check it."""
 
     def __init__(self, load: Callable[[str], ctypes.CDLL], library: str = LIBRARY) -> None:
         try:
@@ -47,7 +47,7 @@ class Driver:
         try:
             function = getattr(self._library, name)
         except AttributeError:
-            raise DeviceError(f"this CUDA driver has no {name}; it needs the driver of CUDA 12 or later") from None
+            raise DeviceError(f"this CUDA driver has no {name}; pfo-fs needs the driver of CUDA 12 or later") from None
         function.restype = ctypes.c_int
         return function  # type: ignore[no-any-return]
 
@@ -55,7 +55,7 @@ class Driver:
         """Calls a function.
 
         Raises:
-            DeviceError: It failed, or the driver does not have it.
+            DeviceError: The function failed, or the driver does not have it.
         """
         if error := self.function(name)(*arguments):
             raise DeviceError(f"{name} failed with {self.error_name(error)}")
@@ -110,12 +110,12 @@ class RegisteredPage:
             try:
                 yield stream.value or 0
             finally:
-                self._driver.call("cuStreamDestroy_v2", stream)  # the device still does what the stream holds
+                self._driver.call("cuStreamDestroy_v2", stream)  # the device still runs what the stream holds
 
     def unregister(self) -> None:
         """Waits for the device's last write and takes the page from the device; may be called twice.
 
-        Without this call, the page must stay mapped.
+        Before this call, the page must stay mapped: the device may still write to it.
         """
         if self._registered:
             with self.context():
@@ -182,7 +182,7 @@ class DriverMarks:
         if error == _INVALID_CONTEXT:  # this thread has not used CUDA yet
             with self.page.context():
                 error = self._put(handle, value)
-        if not error or error in _CAPTURE_ERRORS:  # a graph that fails, or is another thread's, lacks a mark
+        if not error or error in _CAPTURE_ERRORS:  # a failed or another thread's capture costs one mark only
             return captured
         raise DeviceError(f"the write into the stream failed with {self._driver.error_name(error)}")
 
@@ -195,9 +195,9 @@ def open_stream_marks(
     library: str = LIBRARY,
     timeout_s: float = 1.0,
 ) -> DriverMarks:
-    """Gives the shared page to the device, and returns the way to write into it once it has passed its self-test.
+    """Lets the device write to the shared page; returns the object that does so, after a self-test.
 
-    It starts CUDA on the device if torch has not done so yet. The self-test leaves the word as it was.
+    It starts CUDA on the device if torch has not. The self-test takes some `timeout_s` at most, and restores the word.
 
     Args:
         address: Address of the word in this process, in the first 4,096 bytes of the page; a multiple of 4.
@@ -205,7 +205,7 @@ def open_stream_marks(
         current_stream: Returns the handle of the current stream; by default torch's.
 
     Raises:
-        DeviceError: Why it does not work here.
+        DeviceError: The device cannot write to the page; the message says why.
     """
     if address % 4:
         raise DeviceError(f"the word at {address:#x} is not aligned: its address must be a multiple of 4")
@@ -227,12 +227,12 @@ def open_stream_marks(
 
 
 def self_test(marks: DriverMarks, read: Callable[[], int], timeout_s: float = 1.0) -> str:
-    """Writes numbers through a stream of its own and sees them arrive, in order; then writes back what was there.
+    """Writes numbers by a stream of its own, and checks that they arrive in order; then restores the word.
 
-    It takes a millisecond or two on an idle device. `read` returns the word, which no other thread writes meanwhile.
+    It takes about 2 ms on an idle device. `read` returns the word, which no other thread writes meanwhile.
 
     Returns:
-        Why it does not work; empty if it does.
+        Why the device cannot write; empty if it can.
     """
     before = last = read()
     deadline_s = time.monotonic() + timeout_s

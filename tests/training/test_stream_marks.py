@@ -81,7 +81,7 @@ def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(
         ({"write_error": 801}, {}, r"cannot write .*CUDA_ERROR_NOT_SUPPORTED \(801\)"),
         ({"loses_writes": 1}, {}, "the number 0 did not arrive in time"),
         ({}, {"library": "missing.so"}, r"CUDA's driver cannot be loaded .*missing\.so"),
-        ({}, {"library": "libc.so.6"}, "has no cuInit; it needs the driver of CUDA 12"),
+        ({}, {"library": "libc.so.6"}, "has no cuInit; pfo-fs needs the driver of CUDA 12"),
         ({}, {"device": 5}, r"cuDeviceGet failed with CUDA_ERROR_INVALID_DEVICE \(101\)"),
         ({}, {"shift": 2}, "not aligned"),
     ],

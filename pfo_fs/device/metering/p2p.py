@@ -1,7 +1,7 @@
 """The power of a GPU while it waits for another one (p2p: peer to peer), for `pfo-fs profile-p2p` on two GPUs.
 
-The second process posts a receive and waits, while the first one sleeps; NCCL's kernel spins on the GPU meanwhile, as
-in a stage that waits for its neighbours. The energy counter of the waiting GPU, over some seconds, gives its *blocking
+Rank 1 posts a receive and waits while rank 0 sleeps; NCCL's kernel spins on the GPU of rank 1 meanwhile, as in a stage
+that waits for its neighbours. The energy counter of the waiting GPU, over some seconds, gives its *blocking
 power* (Perseus, SOSP'24, section 3.2). `ParetoScheduler` measures the same power during training; this command is for
 plans that are made before any training.
 """
@@ -18,24 +18,24 @@ from typing import Any
 from pfo_fs.errors import DeviceError, PfoError
 
 _WARM_UP_S = 1.0
-"""After this time, the clock acts and the counter has ticked."""
+"""After this time, in s, the clock has taken effect and the energy counter has ticked."""
 _FINISH_WITHIN_S = 120.0
-"""Limit for all but the measuring: importing torch, starting NCCL and resetting clocks take a minute on a cold node."""
-_MARK = "pfo-fs-p2p "
+"""Limit in s for all else: importing torch, starting NCCL and resetting clocks take a minute on a cold node."""
+_MARK = "pfo-fs-p2p "  # begins the line of output that is the result
 
 
 def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any]:
     """Measures the power of a GPU that waits for another one.
 
     Args:
-        seconds: How long the GPU waits at each clock.
+        seconds: How long the power is measured at each clock; in fact 0.2 s less, after a second of warming up.
         clocks_mhz: Clocks of the waiting GPU, in MHz; none: the driver's default.
 
     Returns:
         `gpu`, and `rows`: each row has `clock_mhz` (0 for the default), `power_w` and `seconds`.
 
     Raises:
-        DeviceError: Fewer than two GPUs are visible, the energy cannot be read, or a clock cannot be set.
+        DeviceError: There are no two GPUs, no energy can be read, a clock cannot be set, or the processes hang.
     """
     import torch
 
@@ -55,7 +55,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any
     try:
         output, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise DeviceError(f"the two processes were not done within {limit_s:.0f} s") from None
+        raise DeviceError(f"the two measuring processes did not end within {limit_s:.0f} s") from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)  # their clock processes run on, and reset the clocks
@@ -65,7 +65,7 @@ def profile_p2p(seconds: float, clocks_mhz: Sequence[int] = ()) -> dict[str, Any
             if "error" in found:
                 raise DeviceError(found["error"])
             return found
-    raise DeviceError("the two processes failed:\n" + "\n".join(errors.splitlines()[-15:]))
+    raise DeviceError("the two measuring processes failed:\n" + "\n".join(errors.splitlines()[-15:]))
 
 
 def _measure(given: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _measure(given: dict[str, Any]) -> dict[str, Any]:
     rows = []
     problem = ""
     tensor = torch.zeros(1024, device=device)
-    if rank == 0:  # the first message sets up the connection, and waiting for that draws another power
+    if rank == 0:  # the first message sets up the connection: a GPU that waits for that draws another power
         dist.send(tensor, dst=1)
     else:
         dist.recv(tensor, src=0)

@@ -1,8 +1,8 @@
 """What hosts that run `pfo-fs doctor DIR --peer N` at the same time see of each other in the directory.
 
-Each host does the same: it makes names, and replaces one file of its own, `doctor/<random id>.json`, with what it has
-seen of the other hosts so far. So each host notes, by its own clock, when it made a change and when it read that
-another host had seen it: the time between is twice the delay. When the files of all hosts are complete, each host
+Each host makes new, empty files, and replaces one file of its own, `doctor/<random id>.json`, that says what the host
+has seen of the other hosts so far. A host notes, by its own clock, when it made a change and when it read that another
+host had seen the change: the time between is twice the delay. When the files of all hosts are complete, each host
 compares them by the same rules, so all hosts print the same lines.
 """
 
@@ -28,31 +28,31 @@ _FILE = re.compile(r"[0-9a-f]{16}\.json")
 _LIMIT = 64 << 10
 _MOST_HOSTS, _MOST_FILES = 64, 200
 _POLL_S, _REPLACE_EVERY_S = 0.02, 0.3
-_MOST_UNSEEN = 1000
+_MOST_UNSEEN = 1000  # replacements whose times are remembered
 _SEEN_WITHIN_S = 70.0
-"""A host waits at most this time, in s, until other hosts have seen a new name: NFS caches names for 60 s."""
+"""A host waits at most this time, in s, for other hosts to see a new name: NFS caches names for 60 s."""
 _SILENT_S = 120.0
-_SLOW_S, _BROKEN_S = 2.0, 65.0
+_SLOW_S, _BROKEN_S = 2.0, 65.0  # a delay above the first is "slow", from the second on "broken"
 _NAMES, _COMPLETE, _COMPARED = 3, 4, 5
-"""The phases of a host: in phases 1 to 3 it makes a name, in phase 4 its file is complete, in phase 5 it has compared
-the files. It tells its phase in its file and by a new name."""
+"""The phases of a host. It tells each phase in its file and by a new name; the names of phases 1 to 3 are timed. In
+phase 4 its file is complete, in phase 5 it has read those of all hosts."""
 
 _REPLACED, _NEW = "replaced file", "new name"
 
 
 class Seen(BaseModel):
-    """What a host has seen of another host: the counter of that host's file, and the number of its new names."""
+    """What a host has seen of another host: the counter in that host's file, and how many of its three names."""
 
     counter: Count = 0
     names: Count = 0
 
 
 class Report(BaseModel):
-    """What a host writes.
+    """What a host writes into its file.
 
     Attributes:
         members: The ids of all hosts, once the host has found as many hosts as it expects.
-        delays_s: For each kind of change, the longest time until another host has seen a change.
+        delays_s: For each kind of change, the longest time in s until another host has seen a change.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -66,7 +66,7 @@ class Report(BaseModel):
 
 
 class HostsMissing(PfoError):
-    """Not all hosts are there; `outcome` is that of the line about other hosts."""
+    """There are too few hosts or too many, or a host has stopped; `outcome`: the result that doctor shows."""
 
     def __init__(self, outcome: str, text: str) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ class Hosts:
     """This host among those that run the command in one directory.
 
     Args:
-        beat: Called often, to show that no file operation hangs.
+        beat: Called often; when the calls stop, a file operation hangs.
         silent_s: A host whose file does not change for this time, in s, has stopped.
 
     Attributes:
@@ -114,7 +114,7 @@ class Hosts:
             self.replace()
         for member in ids:
             seen = self.mine.seen.setdefault(member, Seen())
-            # A client may cache for a long time that a name is missing.
+            # No name is looked for early: a client may cache for a long time that it is missing.
             if seen.names < _NAMES and os.path.exists(self._path(f"phase-{seen.names + 1}", member)):
                 seen.names += 1
             with suppress(RecordError, StoreError):
@@ -130,12 +130,12 @@ class Hosts:
             self._changed_s[member] = time.monotonic()
         self.others[member] = report
         self.mine.seen[member].counter = report.counter
-        if self.me in report.seen and self.mine.phase < _COMPLETE:  # then all hosts must read the same
+        if self.me in report.seen and self.mine.phase < _COMPLETE:  # in later phases the delays must not change
             self._was_seen(member, _REPLACED, report.seen[self.me].counter)
             self._was_seen(member, _NEW, report.seen[self.me].names)
 
     def _was_seen(self, member: str, kind: str, number: int) -> None:
-        """Notes that a host has seen this change and all before it; changes in its first report are not timed."""
+        """Notes that a host has seen this change and all before it. The counter in its first report is not timed."""
         last = self._known.get((member, kind), 0 if kind == _NEW else number)
         self._known[member, kind] = max(last, number)
         if number > last and (kind, last + 1) in self._made_s:
@@ -143,7 +143,7 @@ class Hosts:
             self.mine.delays_s[kind] = max(delay_s, self.mine.delays_s.get(kind, 0.0))
 
     def leave(self) -> None:
-        """Removes the files of this host, and of runs that were killed."""
+        """Removes the files of this host, and of hosts that have stopped (their command was killed)."""
         folder = self._files.root / layout.DOCTOR
         with suppress(OSError):
             for name in os.listdir(folder):
@@ -177,7 +177,7 @@ class Hosts:
                 raise HostsMissing("too-many" if len(there) > hosts else "missing", text)
 
     def _reach(self, phase: int) -> None:
-        """Announces that this host has reached a phase, and waits until all other hosts have.
+        """Announces that this host has reached a phase, and waits until all other hosts have reached it.
 
         Raises:
             HostsMissing: A host has stopped.
@@ -195,7 +195,7 @@ class Hosts:
             self.look(list(self.others))
 
     def _has_reached(self, member: str, phase: int, began_s: float) -> bool:
-        """Returns whether a host has reached a phase, and has seen the names or had the time to see them."""
+        """Returns whether a host has reached a phase, and has seen this host's names or had the time to do so."""
         if phase == _COMPARED and f"{member}.json" not in self._files.names(layout.DOCTOR):
             return True  # it has removed its files
         names = self._known.get((member, _NEW), 0)
@@ -203,7 +203,7 @@ class Hosts:
         return self.others[member].phase >= phase and seen
 
     def reports(self) -> dict[str, Report]:
-        """Tests everything between the hosts; returns what all of them have written.
+        """Goes through the phases with the other hosts; returns what each host has written, by its id.
 
         Raises:
             HostsMissing: A host has stopped.
