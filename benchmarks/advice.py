@@ -5,8 +5,9 @@
     python benchmarks/advice.py --known             # beside plans with full knowledge, too; hours
 
 `advise` gets the durations of the first 8 steps at default clocks, with noise, and the name of the GPUs. Jobs: traces,
-published profiles, and small jobs drawn from seeds, on GPUs whose curves are published and on others (their curves are
-drawn, too). Each is then played, as `traces.py` and `loop_yield.py` do; traces also with clocks from loads.
+published profiles, and small jobs drawn from seeds, on GPUs whose curves are published, on later kinds (as simulated:
+B300, RTX, H100), and on GPUs whose curves are drawn, too. Each is then played, as `traces.py` and `loop_yield.py` do;
+traces also with clocks from loads.
 Nothing in the library may be tuned on seeds from 1000 on.
 
     told        the interval
@@ -32,7 +33,7 @@ from _common import show, write_json
 from _known_plans import PROFILES, known_plan, nodes_of, profile_job, slow_workers
 from drawn_jobs import generated_job, varied_job
 
-from pfo_fs.device.simulated.physics import A40, A100, GpuModel
+from pfo_fs.device.simulated.physics import A40, A100, MODELS, GpuModel
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, SimulatedJob, read_trace, summarize
 from pfo_fs.simulator.advice import NOTABLE, Interval, advise
@@ -94,9 +95,10 @@ def cases(data: Path, first: int, seeds: int) -> Iterator[Case]:
         job = drawn(seed, None)
         if len(job.pipeline.instructions) * job.pipelines > _LARGEST:
             continue
-        kind = (A100, A40)[found % 2]
+        kind, later = (A100, A40)[found % 2], MODELS[("B300", "RTX", "H100")[found % 3]]
         yield Case("drawn", f"{seed} {kind.name}", partial(drawn, seed, kind), kind.name)
-        yield Case("drawn, unknown GPUs", str(seed), partial(drawn, seed, None), "unknown")
+        yield Case("later kinds", f"{seed} {later.name}", partial(drawn, seed, later), later.name)
+        yield Case("unknown GPUs", str(seed), partial(drawn, seed, None), "unknown")
         found += 1
         if found == seeds:
             return
@@ -108,10 +110,11 @@ def row_of(case: Case, seed: int, args: argparse.Namespace) -> dict[str, object]
     cluster = job.cluster(seed + 1)
     at_most = cluster.clocks_of([{}] * job.pipelines)
     steps = [cluster.run(at_most) for _ in range(_STEPS)]
-    advice = advise(job.pipeline, np.array([step.ends_s - step.starts_s for step in steps]), case.gpu)
-    name = "plan" if case.trace is None else "loads"
+    durations_s = np.array([step.ends_s - step.starts_s for step in steps])
+    advice = advise(job.pipeline, durations_s, case.gpu, follows=job.nodes is not None)
+    names = ("plan", "ranks") if case.trace is None else ("loads",)
     nothing = Interval(0.0, NOTABLE)  # clocks from loads are not offered where ranks wait for less than this
-    told = next((one.saved[0] for one in advice.remedies if one.name == name), nothing)
+    told = next((one.saved[0] for one in advice.remedies if one.name in names), nothing)
     known = None
     if case.trace is not None:
         trace = read_trace(case.trace)

@@ -31,8 +31,6 @@ _BLOCKING_SHARE = 0.2
 (A100), 70 of 299 W (A40)."""
 _SURE_POWER_ERROR = 0.02
 """Relative: a power with a larger error does not tell how much more warm GPUs draw."""
-_USABLE_WAITING_POWER_ERROR = 0.2
-"""Relative: a measured blocking power with a larger error is not used."""
 _LESS_SURE = 10.0
 """What was measured before a change counts with ten times its error."""
 LEAST_BLOCK_S = 2.0
@@ -252,8 +250,8 @@ class Beliefs:
 
     def blocking_power_w(self) -> float:
         """Returns the power of a waiting GPU, in W."""
-        if self.samples.waiting.power_error < _USABLE_WAITING_POWER_ERROR:
-            return self.samples.waiting.power_w
+        if waiting_w := self.samples.waiting_power_w:
+            return waiting_w
         curves = [self.samples.curve(kind) for kind in self.samples.points]
         return _BLOCKING_SHARE * median(curve[max(curve)].power_w for curve in curves if curve)
 

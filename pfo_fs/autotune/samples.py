@@ -22,7 +22,7 @@ _MIXED_POWER_ERROR = 0.1
 _POWER_FALLS = 1.6
 """In such an iteration, power is assumed to follow clock^1.6; 1.6 is the mean slope of `clock_curves.POWER`."""
 _USABLE_ERROR = 0.2
-"""Relative: points with a larger error are not in the profile; such waiting power is not used for mean powers."""
+"""Relative: points with a larger error are not in the profile; a waiting power with a larger error is not used."""
 _WAITING_SHARE = 0.2
 """Power of a waiting GPU as a share of that of a busy one, until a waiting GPU is measured well enough."""
 
@@ -91,6 +91,11 @@ class Samples:
     points: dict[Kind, dict[int, Point]] = field(default_factory=dict)
     waiting: Point = field(default_factory=Point)
 
+    @property
+    def waiting_power_w(self) -> float:
+        """Power of a waiting GPU, in W; 0 until it is known well enough."""
+        return self.waiting.power_w if self.waiting.power_error < _USABLE_ERROR else 0.0
+
     def add_powers(
         self, result: ProfilingResult, ran: Sequence[RunInstruction], top_mhz: int, level: float = 1.0
     ) -> None:
@@ -143,9 +148,7 @@ class Samples:
         busy_s = sum(sum(row) for rows in result.time_breakdown.values() for row in rows)
         if not 0 < busy_s <= total_s or energy_j <= 0:
             return 0.0
-        waiting_w = self.waiting.power_w if self.waiting.power_error < _USABLE_ERROR else 0.0
-        if not waiting_w:
-            waiting_w = _WAITING_SHARE * energy_j / busy_s
+        waiting_w = self.waiting_power_w or _WAITING_SHARE * energy_j / busy_s
         return max(0.0, energy_j - waiting_w * (total_s - busy_s)) / busy_s
 
     def point(self, kind: Kind, mhz: int) -> Point:
@@ -163,9 +166,8 @@ class Samples:
 
     def csv(self) -> str:
         """Returns the text of the job's `profile.csv`: all points that are known well enough."""
-        waiting_w = self.waiting.power_w if self.waiting.weight else None
         rows = [
-            (*kind, mhz, p.time_s, p.energy_j, p.time_error, p.power_error, p.count, waiting_w)
+            (*kind, mhz, p.time_s, p.energy_j, p.time_error, p.power_error, p.count, self.waiting_power_w or None)
             for kind in sorted(self.points)
             for mhz, p in self.curve(kind).items()
             if max(p.time_error, p.power_error) <= _USABLE_ERROR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,15 +36,14 @@ _SOURCE = (
 _LOGS = (".log", ".out", ".txt")
 _NUM_RANKS = "Ranks of a pipeline, where each holds several stages or traces tell no stage (1: no pipeline)."
 _REMEDIES = {
-    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; instructions of 10 ms or more"),
+    "plan": ("a clock per instruction: pfo_fs.attach", "right to set clocks*; clocks that follow the device"),
+    "ranks": ("a clock per rank: pfo_fs.attach", "right to set clocks*"),
     "loads": (
         "a clock per step, from loads: LoadClocks",
         "right to set clocks*; DDP or a pipeline; lengths known first",
     ),
     "limit": ("one power limit: power_limit_loop", "right to set power limits"),
 }
-_SHORT_S, _FOR_SHORT = 0.01, ("a clock per rank: pfo_fs.attach", "right to set clocks*")
-"""Instructions that are shorter than the time until a clock acts have no clock of their own."""
 _BALANCE = {
     "unequal stages": "move layers from {} to others",
     "slow workers": "replace them ({})",
@@ -69,7 +69,7 @@ def advise(
     from pfo_fs.simulator.megatron_log import read_megatron_log
     from pfo_fs.simulator.torch_traces import SUFFIXES, read_torch_traces
 
-    path, found, curves, on_host = Path(source), "", None, False
+    path, found, curves, follows, on_host = Path(source), "", None, True, False
     with err.status("reading durations ..."):
         if source.endswith(SUFFIXES) or (path.is_dir() and path.parent.name not in ("jobs", "archive")):
             trace, found = read_torch_traces(path, num_ranks, lambda text: say(text, to=err))
@@ -85,10 +85,11 @@ def advise(
             if (most_s := full_s.max()) > 60:  # seconds: no pass of a micro-batch takes so long
                 say(f"Passes of {duration_text(most_s)}: time_s must be in seconds; are these milliseconds?", to=err)
         else:
-            pipeline, full_s, found, curves = _of_job(source, shared_dir)
+            pipeline, full_s, found, curves, follows = _of_job(source, shared_dir)
         gpu = gpu or found
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        advice = advise(pipeline, full_s, gpu, curves, lambda plans: progress.track(plans, description="planning"))
+        track = partial(progress.track, description="planning")
+        advice = advise(pipeline, full_s, gpu, curves, follows, track)
     if json_:
         fields = {name: _plain(value) for name, value in advice._asdict().items()}
         print_json({**fields, "slowdowns": SLOWDOWNS})
@@ -105,8 +106,8 @@ def _plain(value: object) -> object:
     return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
-def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Curves | None]:
-    """The pipeline of a job, its durations at default clocks as `advise` takes them, its GPUs, and its own curves."""
+def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Curves | None, bool]:
+    """The pipeline of a job, durations as `advise` takes them, GPUs, its own curves, and whether clocks follow."""
     from pfo_fs.arrays import np
     from pfo_fs.planner import read_profile
     from pfo_fs.reports.collect import collect_job
@@ -133,14 +134,15 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Cu
         with suppress(PlanError):  # the profile is not complete yet
             profile = read_profile(folder.location, measured.decode(errors="replace"))
             curves = Curves.of_profile(profile, data.model.blocking_power_w)
-    return pipeline, full_s, next((body.gpu_name for body in data.ranks if body.gpu_name), ""), curves
+    gpu = next((body.gpu_name for body in data.ranks if body.gpu_name), "")
+    modes = {rank.switching.mode for rank in data.progress if rank.switching is not None}
+    return pipeline, full_s, gpu, curves, modes != {"launch"}
 
 
 def _show(advice: Advice, gpu: str, shape: tuple[int, ...], on_host: bool) -> None:
     from pfo_fs.device.simulated.physics import TRAINING
     from pfo_fs.simulator.advice import NOTABLE, SLOWDOWNS
 
-    remedies = _REMEDIES if advice.instruction_s >= _SHORT_S else {**_REMEDIES, "plan": _FOR_SHORT}
     waiting = sum(one.share for one in advice.waits)
     waits = ", ".join(f"{one.cause} {percent(one.share, 1)}" for one in advice.waits if one.share >= _SEEN)
     say(
@@ -152,7 +154,7 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...], on_host: bool) -> No
     shown.title = "Energy saved (tested on simulated GPUs only), by how much longer steps may be"
     shown.caption = _CAPS_ONLY if len(advice.remedies) > 1 else None
     for remedy in advice.remedies:
-        name, needs = remedies[remedy.name]
+        name, needs = _REMEDIES[remedy.name]
         shown.add_row(Text(name), *(_text(saved) for saved in remedy.saved), Text(needs))
     show(shown)
     if advice.curves == "measured":
@@ -167,20 +169,20 @@ def _show(advice: Advice, gpu: str, shape: tuple[int, ...], on_host: bool) -> No
             do = _BALANCE[one.cause].format(one.where)
             say(f"First: without {one.cause}, steps would be {percent(one.shorter, 1)} shorter; {do}.")
     if advice.balanced and not on_host:
-        left = ", ".join(_left(one, remedies) for one in advice.balanced if one.saved[0].high > _SEEN)
+        left = ", ".join(_left(one) for one in advice.balanced if one.saved[0].high > _SEEN)
         what = " and ".join(one.cause.split()[1] for one in advice.waits[1::2] if one.share > NOTABLE)
         say(f"With balanced {what}, there is left: {left or 'nothing'}.")
     is_little = advice.most < _LITTLE
     column = SLOWDOWNS.index(1.02 if is_little else 1.0)
-    best = remedies[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
+    best = _REMEDIES[max(advice.remedies, key=lambda one: one.saved[column].high).name][0]
     if is_little:
         say(f"Little to save: at most {percent(advice.most, 1)} without slower steps.")
         best = f"nothing; or, if steps may be 2 % slower, {best}"
     say(f"Next: {best}; `pfo-fs doctor` says what this host allows.")
 
 
-def _left(remedy: Remedy, remedies: dict[str, tuple[str, str]]) -> str:
-    return f"{_text(remedy.saved[0])} by {remedies[remedy.name][0]}"
+def _left(remedy: Remedy) -> str:
+    return f"{_text(remedy.saved[0])} by {_REMEDIES[remedy.name][0]}"
 
 
 def _text(saved: Interval) -> str:

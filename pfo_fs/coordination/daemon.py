@@ -73,7 +73,7 @@ class Daemon:
 
     def run(self) -> None:
         """Leads, or stands by, until `stop`."""
-        how = "events and polling" if self._local else "polling"
+        how = "events and polling" if self._watcher.wants_events else "polling"
         policy = self._settings.scheduler
         log.info("watching %s (%s); scheduler %s unless a job names one", self._shared.files.root, how, policy)
         made_folders = False

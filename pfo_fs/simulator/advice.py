@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pfo_fs.arrays import Array, np
-from pfo_fs.device.simulated.physics import A100, TRAINING, GpuModel
+from pfo_fs.device.simulated.physics import A100, MEASURED, SHARES, TRAINING, GpuModel, like
 from pfo_fs.planner import (
     Measurement,
     Pipeline,
@@ -57,13 +57,13 @@ _MOST_LATE = 0.001
 """Relative: plans get this much more time, as plans of full knowledge do in the benchmarks of running jobs."""
 NOTABLE = 0.02
 """If GPUs wait for more than this share of all time because stages or loads are unequal, they come first."""
-_DELIVERED = {"plan": (0.85, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
+_DELIVERED = {"plan": (0.85, 1.25), "ranks": (0.85, 1.25), "loads": (0.75, 1.05), "limit": (0.9, 1.05)}
 """The least and the most that remedies deliver of what is computed here. Plans: 0.9 to 1.0 on traces and drawn jobs; up
 to 1.22 on published profiles (Bloom with 24 micro-batches: 1.43), whose stages follow clocks unlike the mean of their
 kind. Clocks from loads: 0.86 to 0.91. A power limit is one clock for all, which leaves little to go wrong."""
 _LEFT = 0.01
 """A plan may save one point less, because a job settles when a trial would hardly tell whether more can be saved."""
-_DELIVERED_LEAST = {"plan": 0.2, "loads": 0.2, "limit": 0.05}
+_DELIVERED_LEAST = {"plan": 0.2, "ranks": 0.2, "loads": 0.2, "limit": 0.05}
 """The least that remedies deliver on GPUs whose curve is not known: newer kinds save less (energies of a B300 and an
 RTX PRO 6000: 0.7 to 0.9 of an A100's), and those that a power limit holds far below the highest clock have saved most
 of it already (a Hopper at 1,500 of 1,980 MHz, simulated: a third to a fifth)."""
@@ -80,8 +80,8 @@ class Remedy(NamedTuple):
     """What saves energy.
 
     Attributes:
-        name: `plan` (a clock per instruction), `loads` (a clock per pipeline and step, from its load), or `limit` (one
-            power limit for all GPUs).
+        name: `plan` (a clock per instruction), `ranks` (a clock per rank, where clocks cannot follow the device),
+            `loads` (a clock per pipeline and step, from its load), or `limit` (one power limit for all GPUs).
         saved: What it saves at each of `SLOWDOWNS`.
     """
 
@@ -114,7 +114,6 @@ class Advice(NamedTuple):
         remedies: What would save energy.
         balanced: What would save energy in steps of the same length if stages and loads were equal, as moved layers and
             a balancing scheduler make them; empty if they are.
-        instruction_s: Mean duration of an instruction, in s.
         curves: How training on these GPUs follows the clock: "measured", "published" for their kind, or "unknown".
     """
 
@@ -122,7 +121,6 @@ class Advice(NamedTuple):
     waits: list[Wait]
     remedies: list[Remedy]
     balanced: list[Remedy]
-    instruction_s: float
     curves: str
 
     @property
@@ -160,6 +158,27 @@ class Curves(NamedTuple):
         return cls(rows, model.blocking_power_w)
 
     @classmethod
+    def of_trainings(cls, model: GpuModel, names: set[str]) -> list[Curves]:
+        """Returns what was published of single trainings on a kind of GPU."""
+        known_mhz = [share * model.clocks_mhz[0] for share in SHARES]
+        return [
+            cls._between({name: (known_mhz, *training[like(name)]) for name in names}, model.blocking_power_w)
+            for training in MEASURED.get(model.name, ())
+        ]
+
+    @classmethod
+    def _between(cls, points: Mapping[str, Sequence[Sequence[float]]], blocking_power_w: float) -> Curves:
+        """Interpolates between clocks: for each instruction clocks (the lowest first), times and energies."""
+        known_mhz = [of[0] for of in points.values()]
+        ends_mhz = max(of[0] for of in known_mhz), max(of[-1] for of in known_mhz)
+        clocks_mhz = np.unique(np.linspace(*ends_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
+        rows: dict[str, list[Measurement]] = {}
+        for name, (known, *columns) in points.items():
+            of_clocks = (np.interp(clocks_mhz, known, column).tolist() for column in columns)
+            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
+        return cls(rows, blocking_power_w)
+
+    @classmethod
     def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
         """Returns means over stages of what was measured, interpolated between clocks; None if too little was."""
         top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
@@ -170,13 +189,11 @@ class Curves(NamedTuple):
         lowest_mhz = max(map(min, points.values()))
         if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
             return None
-        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
-        rows: dict[str, list[Measurement]] = {}
-        for name, known in points.items():
-            columns = np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T
-            of_clocks = (np.interp(clocks_mhz, sorted(known), column).tolist() for column in columns)
-            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
-        return cls(rows, blocking_power_w)
+        means = {
+            name: (sorted(known), *np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T.tolist())
+            for name, known in points.items()
+        }
+        return cls._between(means, blocking_power_w)
 
 
 def advise(
@@ -184,6 +201,7 @@ def advise(
     full_s: Array,
     gpu: str,
     measured: Curves | None = None,
+    follows: bool = True,
     track: Callable[[list[Any]], Iterable[Any]] = iter,
 ) -> Advice:
     """Returns what would save energy in a job.
@@ -193,6 +211,7 @@ def advise(
         full_s: Durations at default clocks in s, (steps, nodes as in `Pipeline.instructions`, pipelines).
         gpu: Name of its GPUs; a kind without a published curve gets wide intervals.
         measured: The curves of all instructions, if the job has measured them.
+        follows: Whether clocks can follow the device, as far as is known.
         track: Goes through all plans that are to be made, for example with a bar that shows progress.
     """
     names = {one.name for one in pipeline.instructions}
@@ -202,19 +221,24 @@ def advise(
     count = min(_SCENARIOS, max(1, most // full_s.shape[2]))
     full_s = full_s[np.unique(np.linspace(0, len(full_s) - 1, count).round().astype(int))]
     published = [model for name, model in TRAINING.items() if re.search(rf"\b{name}\b", gpu.upper())]
-    curves = [measured] if measured else [Curves.of_model(model, names) for model in published]
     quick_s, queued_s, late_s = _LATENCIES_S
     # If instructions end before a queued call acts, a job learns slowly when clocks act, and may save little.
     slow_s = queued_s if published and full_s.mean() > queued_s else late_s
-    cases = [(one, latency_s) for one in curves for latency_s in (quick_s, slow_s)] or [
-        *((Curves.of_model(model, names), late_s) for model in TRAINING.values()),
-        (Curves.of_model(A100, names, _IN_MEMORY), quick_s),
-    ]
-    jobs = [_Job(pipeline, full_s, one, latency_s) for one, latency_s in cases]
+    if measured:
+        cases = [(measured, slow_s), (measured, quick_s)]
+    elif published:
+        model = Curves.of_model(published[0], names)
+        cases = [(model, slow_s), *((one, quick_s) for one in [model, *Curves.of_trainings(published[0], names)])]
+    else:
+        cases = [(Curves.of_model(model, names), late_s) for model in TRAINING.values()]
+        cases.append((Curves.of_model(A100, names, _IN_MEMORY), quick_s))
+    # An instruction that ends before a clock acts has none of its own.
+    offered = ("plan", "ranks") if follows and full_s.mean() >= quick_s else ("ranks",)
+    jobs = [_Job(pipeline, full_s, one, latency_s, offered) for one, latency_s in cases]
     waits, is_known = jobs[0].waits(), bool(measured or published)
     unequal, uneven = waits[1].share > NOTABLE, waits[-1].share > NOTABLE
     even_s = jobs[0].evened_s(unequal, uneven)
-    even = [_Job(pipeline, even_s, job.curves, job.latency_s) for job in jobs] if unequal or uneven else []
+    even = [_Job(pipeline, even_s, job.curves, job.latency_s, offered) for job in jobs] if unequal or uneven else []
     of_now, of_even = (
         [(job, slowdown) for job in jobs for slowdown in SLOWDOWNS],
         [(job, SLOWDOWNS[0]) for job in even],
@@ -224,7 +248,7 @@ def advise(
     remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or uneven]
     known = "measured" if measured else "published" if published else "unknown"
     balanced = [one._replace(saved=one.saved[:1]) for one in _remedies(even, is_known)] if even else []
-    return Advice(jobs[0].step_s, waits, remedies, balanced, float(full_s.mean()), known)
+    return Advice(jobs[0].step_s, waits, remedies, balanced, known)
 
 
 def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
@@ -233,7 +257,7 @@ def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
     for name in found[0]:
         low, high = _DELIVERED[name]
         low = low if known else _DELIVERED_LEAST[name]
-        left, saved = _LEFT if name == "plan" else 0.0, zip(*(of_job[name] for of_job in found), strict=True)
+        left, saved = _LEFT if name in ("plan", "ranks") else 0.0, zip(*(of_job[name] for of_job in found), strict=True)
         remedies.append(
             Remedy(name, tuple(Interval(max(0.0, low * min(of) - left), high * max(0.0, *of)) for of in saved))
         )
@@ -248,10 +272,12 @@ class _Job:
         healthy_s: Durations if all work were equal, and no worker slow, in s; shape as `full_s`.
         balanced_s: The same with slow workers.
         parts: The jobs that plans are made for: the first micro-batches of a large job, or the job itself.
-        planned_j: What its own plans save of a step's energy, one for each of `SLOWDOWNS`, in J.
+        planned_j: What its own plans of each name save of a step's energy, one for each of `SLOWDOWNS`, in J.
     """
 
-    def __init__(self, pipeline: Pipeline, full_s: Array, curves: Curves, latency_s: float) -> None:
+    def __init__(
+        self, pipeline: Pipeline, full_s: Array, curves: Curves, latency_s: float, offered: Collection[str]
+    ) -> None:
         self.curves, self.latency_s, nodes = curves, latency_s, pipeline.instructions
         self.kinds = [(one.stage, one.name) for one in nodes]
         lengths_s = dict(zip(self.kinds, _mean_of(self.kinds, full_s)[0, :, 0].tolist(), strict=True))
@@ -278,14 +304,14 @@ class _Job:
         self.step_s = float(self.spans_s.max(axis=1).mean())
         self.full_j = self.scenarios.energy_j()
         self.parts = [self if part is pipeline else self._of(part) for part in _parts(pipeline)]
-        self.planned_j: list[float] = []
+        self.planned_j: dict[str, list[float]] = {name: [] for name in offered}
         self._planner = ScenarioPlanner(self.scenarios, most_walks=0)  # descents take long, and gain 0.1 points
 
     def _of(self, part: Pipeline) -> _Job:
         """The same job with only the micro-batches of a part of its pipeline."""
         pipeline, full_s = self.scenarios.problem.pipeline, self.scenarios.full_s
         rows = [pipeline.position[one] for one in part.instructions]
-        return _Job(part, full_s[:, rows], self.curves, self.latency_s)
+        return _Job(part, full_s[:, rows], self.curves, self.latency_s, self.planned_j)
 
     def evened_s(self, stages: bool, loads: bool) -> Array:
         """Durations with equal stages, equal loads, or both, in s; shape as `full_s`."""
@@ -317,10 +343,12 @@ class _Job:
         return found
 
     def plan(self, slowdown: float) -> None:
-        """Makes the next plan, of this slowdown."""
+        """Makes the next plans, of this slowdown."""
         for job in self.parts:
-            clocks = job._planner.at((slowdown + _MOST_LATE) * job.step_s)
-            job.planned_j.append(job.full_j - job.scenarios.energy_j(clocks))
+            ways = {"plan": job._planner.at, "ranks": job._planner.one_clock_per_rank}
+            for name, planned_j in job.planned_j.items():
+                clocks = ways[name]((slowdown + _MOST_LATE) * job.step_s)
+                planned_j.append(job.full_j - job.scenarios.energy_j(clocks))
 
     def saved(self) -> dict[str, list[float]]:
         """What each remedy saves at each slowdown, if all is known."""
@@ -329,8 +357,9 @@ class _Job:
         if len(scenarios.problem.pipeline.orders) > 1:
             counts = [job.scenarios.nodes for job in self.parts]
             last, slope = self.parts[-1], (scenarios.nodes - counts[-1]) / max(1, counts[-1] - counts[0])
-            pairs = zip(self.parts[0].planned_j, last.planned_j, strict=True)
-            found["plan"] = [(more_j + slope * (more_j - less_j)) / self.full_j for less_j, more_j in pairs]
+            for name in self.planned_j:
+                pairs = zip(self.parts[0].planned_j[name], last.planned_j[name], strict=True)
+                found[name] = [(more_j + slope * (more_j - less_j)) / self.full_j for less_j, more_j in pairs]
         if scenarios.pipelines > 1:
             found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / self.full_j for slowdown in SLOWDOWNS]
         in_time = [

@@ -32,7 +32,7 @@ class Watcher:
 
     def __init__(self, root: Path, folder: str, watch: str = "auto") -> None:
         self._path = root / folder
-        self._wanted = watch == "events" or (watch == "auto" and is_local(root))
+        self.wants_events = watch == "events" or (watch == "auto" and is_local(root))
         # Not a threading.Event: setting one in a signal handler deadlocks if the signal came inside its `wait`.
         self._changed: SimpleQueue[bool] = SimpleQueue()
         self._observer: BaseObserver | None = None
@@ -40,7 +40,7 @@ class Watcher:
 
     def start(self) -> None:
         """Starts the observer if events are to be used; if it cannot start, polling alone is enough."""
-        if not self._wanted or self._observer is not None or time.monotonic() < self._not_before:
+        if not self.wants_events or self._observer is not None or time.monotonic() < self._not_before:
             return
         from watchdog.events import DirCreatedEvent, FileCreatedEvent, FileMovedEvent, FileSystemEventHandler
         from watchdog.observers import Observer
