@@ -1,10 +1,8 @@
 """Real daemon processes: killed and restarted, and among other users, hostile files and hosts that lack something."""
 
 import errno
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -161,43 +159,6 @@ def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_k
     (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
     start_daemon(tmp_path)
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "named"),
-    [
-        (["--scheduler", "PointSolution", "--scheduler-args", '{"path": "x"}'], 1, "solution_path"),
-        (["--allow-users", "nobody-of-this-name"], 2, "--allow-users"),
-        (["--allow-users", " , "], 2, "--allow-users"),
-    ],
-)
-def test_a_scheduler_argument_or_a_list_of_users_that_is_wrong_is_an_error_at_the_start(
-    tmp_path: Path, arguments: list[str], code: int, named: str
-) -> None:
-    command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == code
-    assert named in done.stderr
-
-
-@pytest.mark.slow
-def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: Path, processes: Processes) -> None:
-    program = str(Path(__file__).with_name("kill_at_every_call.py"))
-    runners = [
-        processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
-        for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
-    ]
-    runs = []
-    for runner in runners:
-        output, _ = runner.communicate()
-        assert runner.returncode == 0, output[-2000:]
-        runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    undisturbed = [run["content"] for run in runs if not run["died"]]
-    assert len(undisturbed) == 6
-    killed = [run for run in runs if run["died"]]
-    assert len(killed) > 50
-    for run in killed:
-        assert run["content"] == undisturbed[0], f"killed at call {run['n']}"
 
 
 # ---- `--allow-users`: the jobs of some users of a directory that many share

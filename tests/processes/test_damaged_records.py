@@ -23,15 +23,13 @@ EXAMPLES = settings(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_daemon", [True, False], ids=["daemon", "local"])
-def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
-    tmp_path: Path, start_job: StartJob, processes: Processes, with_daemon: bool
+def test_training_its_helper_and_the_daemon_go_on_whatever_lies_in_the_jobs_folder(
+    tmp_path: Path, start_job: StartJob, processes: Processes
 ) -> None:
     (tmp_path / "scene").mkdir()
     root, snapshot = tmp_path / "scene" / "pfo", tmp_path / "snapshot"
-    if with_daemon:
-        with (tmp_path / "daemon.log").open("w") as log:
-            daemon = processes.leader(root, stdout=log)
+    with (tmp_path / "daemon.log").open("w") as log:
+        daemon = processes.leader(root, stdout=log)
     job = start_job(2, {"mesh": {"pp": 2}, "shared_dir": str(root)})
     with job:
         job.follows(0)
@@ -56,7 +54,7 @@ def test_training_and_its_helper_go_on_whatever_lies_in_the_jobs_folder(
                     plant(root, place, (snapshot / place.path).read_bytes())
 
         check()
-        assert not with_daemon or daemon.poll() is None
+        assert daemon.poll() is None
         assert job.finish() == 0
     assert job.has_default_clocks()
     assert os.listdir(root.parent) == ["pfo"]
