@@ -20,7 +20,7 @@ ROWS = [
     for step in range(4)
     for stage in range(4)
     for name, seconds in (("forward", 0.05), ("backward", 0.1))
-    for batch in range(6)
+    for batch in range(4)
 ]
 
 
