@@ -38,7 +38,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     wait_for(lambda: folder.read(bodies.CurrentBody).generation == 2, what="the new leader's first record")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_daemon_ends_by_blocked_signals_too(tmp_path: Path, processes: Processes, number: signal.Signals) -> None:
     blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
     acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
