@@ -16,7 +16,6 @@ from schedulers import SlowFirst
 import pfo_fs
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
-from pfo_fs.errors import StoreUnavailable
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
@@ -134,23 +133,6 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     wait_for(lambda: {id(coordinator) for coordinator in finished} - before, what="the end of the first plan")
     assert 1 not in written
     assert folder.schedule_numbers() == [0]
-
-
-def test_a_daemon_leads_as_soon_as_its_first_heartbeat_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
-) -> None:
-    failures: list[int] = []
-
-    def fails_once(write: Callable[[], bool], body: bodies.DaemonBody) -> bool:
-        if not failures:
-            failures.append(body.generation)
-            raise StoreUnavailable(errno.EIO, "no answer")
-        return write()
-
-    instead_of(monkeypatch, "write", bodies.DaemonBody, fails_once)
-    start_daemon(tmp_path, watch="events")
-    wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
-    assert failures == [1]
 
 
 def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(

@@ -2,16 +2,14 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from gluster_volume import Gluster
-from jobs import leader_record, results_by_rank
+from jobs import results_by_rank
 from running import Processes, wait_for
 from training_job import HERE, StartJob
 
@@ -91,24 +89,6 @@ def test_a_job_whose_folder_is_removed_trains_on(start: Callable[..., Faulty], t
         assert faulty.daemon.poll() is None
         said = faulty.outages()
         assert len(said) == len({text for text in OUTAGE for line in said if text in line}), said
-
-
-def test_a_host_that_was_frozen_goes_on_where_it_was(start: Callable[..., Faulty]) -> None:
-    faulty = start()
-    ranks = [psutil.Process(process.pid) for process in faulty.job.processes]
-    everything = [each for rank in ranks for each in (rank, *rank.children(recursive=True))]
-    with faulty.job:
-        for process in everything:
-            process.send_signal(signal.SIGSTOP)
-        try:
-            beat = leader_record(faulty.root).counter
-            wait_for(lambda: leader_record(faulty.root).counter >= beat + 6, "heartbeats")
-        finally:
-            for process in everything:
-                process.send_signal(signal.SIGCONT)
-        faulty.job.trains_on()
-        faulty.job.switches()
-        faulty.ends_with_all_results()
 
 
 @pytest.mark.gluster

@@ -190,19 +190,6 @@ def test_check_measures_what_a_persons_schedule_costs_a_job(start_job: StartJob)
 
 
 @pytest.mark.slow
-def test_a_job_that_may_not_set_clocks_measures_what_advise_needs(start_job: StartJob) -> None:
-    given = {"mesh": {"pp": 2}, "scheduler": "ParetoScheduler", "launches": True}
-    with start_job(2, given, PFO_FS_SIM_FAULT="permission") as job:
-        wait_for(lambda: job.of(rank=0, step=10), "steps")
-        wait_for(lambda: len(results_by_rank(job.folder, 0)) == 2, "what was measured")
-        assert job.finish() == 0
-        assert len([line for line in job.log if "may not lock" in line and "WARNING" in line]) == 2
-    answer = pfo_fs("advise", job.folder.location, "--json")
-    assert answer.returncode == 0, answer.stderr
-    assert json.loads(answer.stdout)["step_s"] > 0
-
-
-@pytest.mark.slow
 def test_without_a_daemon_clocks_are_freed_by_the_switch_and_by_removing_the_directory(start_job: StartJob) -> None:
     job = start_job(2, {"mesh": {"pp": 2}})
 

@@ -296,6 +296,8 @@ def call(marked: InstructionTracker, calls: str, steps: int) -> None:
         ("begin F+ X- end", "'F' began 3 times and ended 0 times"),
         ("begin F- end", "no instruction was marked in 3 steps"),
         ("begin F+ B+ F- F- end", "'F' began 3 times and ended 6 times"),
+        ("begin F", "on_step_begin was called 3 times"),
+        ("F " * 12, "instructions are marked but steps are not"),
     ],
 )
 def test_wrong_marks_are_told_once_after_a_few_steps(
@@ -325,27 +327,12 @@ def test_calls_that_go_wrong_after_right_steps_are_told_too(
     assert [said in text for text in told] == [True] * bool(said)
 
 
-def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: InstructionTracker, told: list[str]) -> None:
-    call(marked, "begin F+ end", 1)
+@pytest.mark.parametrize(
+    ("calls", "steps"), [("begin F+ end", 1), ("begin end" + " F" * 13, 2)], ids=["a lost end", "evaluations"]
+)
+def test_what_goes_wrong_once_and_an_evaluation_after_a_step_are_no_warning(
+    marked: InstructionTracker, told: list[str], calls: str, steps: int
+) -> None:
+    call(marked, calls, steps)
     call(marked, "begin F end", 8)
     assert told == []
-
-
-@pytest.mark.parametrize(
-    ("begins_step", "ends_step", "said"),
-    [(True, False, "on_step_begin was called 3 times"), (False, False, "steps are not"), (True, True, "")],
-)
-def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
-    marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str
-) -> None:
-    for step in range(8):
-        if begins_step:
-            marked.step_begin(step, -1)
-        if ends_step:
-            marked.step_end()
-        for _ in range(40):
-            marked.begin("forward")
-            marked.end("forward")
-        if ends_step and step == 1:
-            break
-    assert [said in text for text in told] == [True] * bool(said)
