@@ -67,14 +67,6 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     assert path.read_text() == "all: 1200  # typed by hand\n"
 
 
-@pytest.mark.slow
-def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
-    job = "--num-microbatches", 16, "--stages", 2, "--iterations", 40
-    printed = pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").answer
-    assert len(printed["iterations"]) == 40
-    assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
-
-
 # ---- `pfo-fs off` and `pfo-fs on`, and which job a command takes
 
 

@@ -60,19 +60,16 @@ def driver(library: Path, page: SharedPage) -> FakeDriver:
     return FakeDriver(library, page)
 
 
-def test_a_written_number_is_the_word_and_changes_nothing_beside_it(driver: FakeDriver) -> None:
+def test_a_written_number_is_the_word_in_the_page_that_is_registered_and_changes_nothing_beside_it(
+    driver: FakeDriver,
+) -> None:
     others = driver.page.words.tolist()
     driver.marks().write(2**32 - 1)
     others[PROGRESS] = 2**32 - 1
     assert driver.page.words.tolist() == others
     assert driver.get("last_stream") == STREAM
-
-
-def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(driver: FakeDriver) -> None:
-    driver.marks()
-    assert driver.get("registered") == driver.address
-    assert driver.get("registered_bytes") == 4096
-    assert driver.get("flags") == 0x01 | 0x02
+    assert (driver.get("registered"), driver.get("registered_bytes")) == (driver.address, 4096)
+    assert driver.get("flags") == 0x01 | 0x02, "for all contexts, and mapped"
 
 
 @pytest.mark.parametrize(
