@@ -14,7 +14,7 @@ from commands import Done, pfo_fs
 from jobs import living_daemon, make_job, rank_infos, register
 
 from pfo_fs.reports import status
-from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, OffSwitch, bodies
 
 
 @pytest.fixture
@@ -80,18 +80,12 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(root: Path, name: str, *, started: datetime | str = NOW, ended: bool = False, ranks: int = 1) -> JobFolder:
     """A job whose id is not that of its start."""
-    folder = make_job(root, ranks, started=started if isinstance(started, str) else started.isoformat())
-    body = folder.read_job()
-    (root / "jobs" / folder.job_id).rename(root / "jobs" / name)
-    info = body.job_info.model_copy(update={"job_id": name})
-    (root / "jobs" / name / "job.json").unlink()
-    renamed = SharedDirectory(Files(root), "test").job(name)
-    renamed.attempt = "attempt"
-    renamed.write(body.model_copy(update={"job_info": info}))
-    register(renamed, rank_infos(ranks))
+    info = {"job_id": name, "pp_degree": ranks, "dp_degree": 1, "tp_degree": 1, "world_size": ranks}
+    start = started if isinstance(started, str) else started.isoformat()
+    folder = register(make_job(root, ranks, started=start, job_info=info), rank_infos(ranks))
     if ended:
-        renamed.write(bodies.EndBody(reason="finished"))
-    return renamed
+        folder.write(bodies.EndBody(reason="finished"))
+    return folder
 
 
 def held(folder: JobFolder, *ranks: int, of: int) -> None:

@@ -29,8 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pfo_fs import LoadClocks
 
-WORK = 1.5
-"""A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU."""
+WORK = 3
+"""A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU: long enough for
+loads to explain the time of steps on a busy machine too."""
 
 
 def loads_of(step: int, rank: int, count: int) -> list[float]:
