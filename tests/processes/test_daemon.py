@@ -211,23 +211,14 @@ def test_a_scheduler_is_found_in_the_working_directory_after_all_modules(tmp_pat
     wait_for(lambda: leader_record(root), what="a leader")
 
 
-def test_a_daemon_polls_where_file_system_events_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
-) -> None:
-    def refuse() -> None:
-        raise OSError(errno.EMFILE, "inotify instance limit reached")
-
-    monkeypatch.setattr("watchdog.observers.Observer", refuse)
-    start_daemon(tmp_path, scheduler="Manual", watch="events")
-    folder = register(make_job(tmp_path, 1))
-    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
-
-
-def test_a_daemon_goes_on_when_threads_can_be_started_again(
+def test_a_daemon_goes_on_where_events_cannot_be_had_and_when_threads_can_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     start = threading.Thread.start
     refused: list[str] = []
+
+    def refuse_events() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     def refuse_some(thread: threading.Thread) -> None:
         if thread.name.startswith("pfo-fs") and len(refused) < 5:
@@ -235,8 +226,9 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    monkeypatch.setattr("watchdog.observers.Observer", refuse_events)
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
-    start_daemon(tmp_path, scheduler="Manual", watch="poll", poll_interval=0.05)
+    start_daemon(tmp_path, scheduler="Manual", watch="events", poll_interval=0.05)
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert len(refused) == 5

@@ -99,11 +99,6 @@ class Job:
         if isinstance(error, AssertionError):
             raise AssertionError(f"{error}\n" + "\n".join(self.log[-40:])) from error
 
-    @property
-    def is_running(self) -> bool:
-        """Whether no process of the job has ended."""
-        return all(process.poll() is None for process in self.processes)
-
     @staticmethod
     def _follow(stream: Any, take: Callable[[str], None]) -> None:
         with suppress(ValueError):  # `kill` closes the stream, which a process that the job left behind may hold open

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_clocks import MS, Device, FakeClocks, Queue
+from fake_clocks import MS, Device, FakeClocks
 from hypothesis import given
 from test_instruction_tracker import STEPS, B, F, Tracker, follow
 
@@ -55,10 +55,6 @@ class Training(Device, Tracker):
 @pytest.fixture
 def training() -> Training:
     return Training()
-
-
-def codes(queue: Queue) -> list[int]:
-    return [point & POINT_MASK for point in queue]
 
 
 # ---- marks
