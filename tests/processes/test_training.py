@@ -61,17 +61,6 @@ def test_ranks_follow_a_persons_schedule_in_turns_until_the_step_that_it_names(
 
 
 @pytest.mark.slow
-def test_after_a_trainer_is_killed_its_clocks_are_reset_and_its_job_ends(start_job: StartJob) -> None:
-    with start_job(2, {"mesh": {"pp": 2}}) as job:
-        job.follows(0)
-        job.switches("all: 900\n")
-    for line in job.having("pid"):
-        os.kill(line["pid"], signal.SIGKILL)
-    wait_for(job.has_default_clocks, "the clocks")
-    assert wait_for(lambda: job.folder.read(bodies.EndBody), "the end").reason == "terminated"
-
-
-@pytest.mark.slow
 def test_status_knows_no_clock_of_a_gpu_whose_clock_process_was_killed(start_job: StartJob, tmp_path: Path) -> None:
     def told() -> str:
         return pfo_fs("status", tmp_path / "pfo", "-v").stdout
