@@ -1,9 +1,8 @@
-"""The commands, as people and scripts call them: in this process, which is quick, or in one of their own."""
+"""The commands, as people and scripts call them, in this process, which is quick."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -48,10 +47,3 @@ def pfo_fs(*arguments: object, code: int | None = None, columns: int = 200, **en
     done = Done(arguments, ended, out.getvalue(), err.getvalue())
     assert code in (None, ended), done
     return done
-
-
-def pfo_fs_process(*arguments: object, columns: int = 200) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a process of its own, without any setting."""
-    command = [sys.executable, "-m", "pfo_fs", *map(str, arguments)]
-    environment = {"PATH": os.environ["PATH"], "COLUMNS": str(columns)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

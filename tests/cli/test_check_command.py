@@ -33,9 +33,10 @@ def playing(
     mute_ranks: set[int] | None = None,
 ) -> Play:
     """A job of two pipelines under a `schedule.yaml`; a policy has one pipeline, whose clocks follow the device."""
-    nodes, pipelines = (None, 2) if yaml else (NodeSettings(node_physics("kind")), 1)
-    truth = LongTruth(A100, 4, slowest_mhz=900)
-    cluster = Cluster(make_pipeline("1f1b", 4, 4), truth, Nuisances(), pipelines, episodes or (), seed=3, nodes=nodes)
+    nodes, pipelines, stages = (None, 2, 4) if yaml else (NodeSettings(node_physics("kind")), 1, 2)
+    truth = LongTruth(A100, stages, slowest_mhz=900)
+    pipeline = make_pipeline("1f1b", stages, 4)
+    cluster = Cluster(pipeline, truth, Nuisances(), pipelines, episodes or (), seed=3, nodes=nodes)
     play = Play(cluster, root, PFOSettings(scheduler=scheduler, profile_steps=4), mute_ranks=mute_ranks or set())
     if yaml:
         say_yaml(play, yaml)

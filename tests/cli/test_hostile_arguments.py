@@ -21,7 +21,7 @@ from pfo_fs.cli import app
 NOT_FOR_USERS = re.compile(
     r"Traceback|\[Errno|pydantic|Input should|validation error|fault of pfo-fs|Errno \d|object has no attribute"
 )
-NUMBERS = ["nan", "inf", "-inf", "-1", "1e400", "9" * 21, "", "many"]
+NUMBERS = ["nan", "1e400", "-1", "9" * 21, "many"]
 ROW = b"0,0,0,forward,0,1,1,1,1000,1,1\n"
 HEADER = b"step,dp_rank,stage,instruction,micro_batch,time_s,load,length,frequency,time,energy\n"
 CASES = [  # a command that reads a file, and its arguments; FILE is the file

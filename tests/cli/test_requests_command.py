@@ -14,7 +14,7 @@ from commands import Done, pfo_fs
 from jobs import living_daemon, make_job, rank_infos, register
 
 from pfo_fs.reports import status
-from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory, bodies
+from pfo_fs.store import Files, JobFolder, OffSwitch, bodies
 
 
 @pytest.fixture
@@ -67,14 +67,6 @@ def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
     assert path.read_text() == "all: 1200  # typed by hand\n"
 
 
-@pytest.mark.slow
-def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
-    job = "--num-microbatches", 16, "--stages", 2, "--iterations", 40
-    printed = pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").answer
-    assert len(printed["iterations"]) == 40
-    assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
-
-
 # ---- `pfo-fs off` and `pfo-fs on`, and which job a command takes
 
 
@@ -88,18 +80,12 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(root: Path, name: str, *, started: datetime | str = NOW, ended: bool = False, ranks: int = 1) -> JobFolder:
     """A job whose id is not that of its start."""
-    folder = make_job(root, ranks, started=started if isinstance(started, str) else started.isoformat())
-    body = folder.read_job()
-    (root / "jobs" / folder.job_id).rename(root / "jobs" / name)
-    info = body.job_info.model_copy(update={"job_id": name})
-    (root / "jobs" / name / "job.json").unlink()
-    renamed = SharedDirectory(Files(root), "test").job(name)
-    renamed.attempt = "attempt"
-    renamed.write(body.model_copy(update={"job_info": info}))
-    register(renamed, rank_infos(ranks))
+    info = {"job_id": name, "pp_degree": ranks, "dp_degree": 1, "tp_degree": 1, "world_size": ranks}
+    start = started if isinstance(started, str) else started.isoformat()
+    folder = register(make_job(root, ranks, started=start, job_info=info), rank_infos(ranks))
     if ended:
-        renamed.write(bodies.EndBody(reason="finished"))
-    return renamed
+        folder.write(bodies.EndBody(reason="finished"))
+    return folder
 
 
 def held(folder: JobFolder, *ranks: int, of: int) -> None:
@@ -118,16 +104,10 @@ def test_off_and_on_of_one_job_and_of_all_without_any_daemon(tmp_path: Path) -> 
     assert pfo_fs("off", "--all", "-d", tmp_path, "--why", "a power cut").returncode == 0
     assert switched(tmp_path) == {"all", one.job_id}
     assert "a power cut" in pfo_fs("status", tmp_path).said
+    assert "pfo-fs on --all" in pfo_fs("on", "one", "-d", tmp_path, code=1).said
     pfo_fs("on", "--all", "-d", tmp_path, code=0)
     assert pfo_fs("on", one.location).returncode == 0
     assert switched(tmp_path) == frozenset()
-
-
-def test_one_job_cannot_be_switched_on_while_all_are_off(tmp_path: Path) -> None:
-    job(tmp_path, "one")
-    pfo_fs("off", "--all", "-d", tmp_path)
-    done = pfo_fs("on", "one", "-d", tmp_path, code=1)
-    assert "pfo-fs on --all" in done.said
 
 
 def test_off_says_for_each_job_which_ranks_have_not_let_go(tmp_path: Path) -> None:

@@ -60,25 +60,19 @@ def test_the_exit_status_says_that_the_driver_does_not_reset(bench: Callable[...
     assert one.nvml.calls["nvmlDeviceResetGpuLockedClocks"] > 3
 
 
-def test_a_limit_that_a_job_has_noted_goes_back_too_and_the_notes_go(
-    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("only_limits", [False, True])
+def test_a_limit_that_a_job_has_noted_goes_back_and_the_notes_go(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, only_limits: bool
 ) -> None:
-    one = bench()
-    clock_note(UUID).write(0, 900)
-    limit_note(UUID).write(400, 200)
     monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
-    one.nvml.lock_mhz, one.nvml.limit_mw = 900, 200_000
+    if only_limits:
+        monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "power-cap")
+    one = bench(*[Fault("nvmlDeviceResetGpuLockedClocks", 4)] * only_limits)
+    limit_note(UUID).write(400, 200)
+    one.nvml.limit_mw = 200_000
+    if not only_limits:
+        clock_note(UUID).write(0, 900)
+        one.nvml.lock_mhz = 900
     pfo_fs("reset-clocks", f"nvml:{UUID}", code=0)
     assert (one.nvml.lock_mhz, one.nvml.limit_mw, one.notes()) == (0, 400_000, set())
-
-
-def test_where_only_power_limits_may_be_set_the_noted_limit_is_back_and_that_is_all(
-    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "power-cap")
-    one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 4))
-    limit_note(UUID).write(400, 200)
-    monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that job has ended
-    one.nvml.limit_mw = 200_000
-    pfo_fs("reset-clocks", f"nvml:{UUID}", code=0)
-    assert (one.nvml.limit_mw, one.notes(), one.nvml.set_mhz) == (400_000, set(), [])
+    assert one.nvml.set_mhz == ([] if only_limits else [0])

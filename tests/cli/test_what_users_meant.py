@@ -36,9 +36,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_every_help_page_and_the_doctors_table_are_printed_in_any_encoding(encoding: str) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "100", "PFO_FS_GPU": "none"}
+def test_every_help_page_and_the_doctors_table_are_printed_in_the_smallest_encoding() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "100", "PFO_FS_GPU": "none"}
     done = subprocess.run([sys.executable, "-c", EVERY_HELP], env=environment, capture_output=True)
     assert b"Traceback" not in done.stderr, done.stderr[-2000:]
     assert b"Usage" in done.stdout
@@ -136,63 +135,42 @@ def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
 
 CASES = """
 off all -d ROOT                                         2 did you mean --all
-off -d ROOT                                             2 name a job, or all of them by --all
 off JOB --all -d ROOT                                   2 give a job or --all, not both
 off --all -d empty                                      1 is not a shared directory of pfo-fs
 off nobody -d ROOT                                      1 is not a job in
-on JOB -d empty                                         1 is not a job in
 daemon ROOT --slowdown 1.05                             2 --scheduler-args '{"slowdown": 1.05}'
-daemon ROOT --scheduler-args '{'                        2 is not JSON
 daemon ROOT --scheduler-args slowdown=1.1               2 write it as '{"slowdown": 1.05}'
 daemon new --scheduler-args '{"slow": 1.05}'            1 did you mean slowdown?). Known: slowdown, deadline, power
 daemon new --metrics-file no/pfo.prom                   2 there is no folder
 daemon mine.csv                                         1 mine.csv is a file; name a folder
 daemon ROOT --scheduler-args '[1]'                      2 must be a JSON object
-daemon ROOT --scheduler-args '{"slowdwn": 1.05}'        1 did you mean slowdown
-daemon ROOT --scheduler-args '{"slowdown": 5}'          1 give 1.05
 daemon ROOT --scheduler Paretto                         1 Built in are Manual
 daemon ROOT --allow-users ,                             2 names no user
 daemon ROOT --allow-users no-such-user                  2 there is no user
 daemon ROOT --metrics-file pfo.txt                      2 must end in .prom
-daemon no/such/folder                                   1 no folders: is the path right
 advise ROOT                                             1 `pfo-fs advise latest
 demo -o no/page.html                                    1 the folder no is not there
 daemon ''                                               2 give the path of the shared directory
 advise nothere.csv                                      2 nothere.csv: there is no such file or folder
-advise nothere.csv -d ROOT                              1 and there is no such file or folder; `pfo
-report no/job -d ROOT                                   2 no/job: there is no such file or folder
 schedule check mine.csv                                 2 mine.csv: this is no job
 status                                                  2 name the shared directory
-status ' '                                              2 give the path of the shared directory
 status none                                             1 is the file system mounted here?
 status latest -d ROOT                                   2 `pfo-fs report latest`
-status ROOT -d empty                                    2 name the one that you mean
 status JOB ROOT                                         2 extra argument
 report -d ROOT -o page.html                             2 name it
-report nobody -d ROOT                                   1 is not a job in
-report latest -o no/page.html -d ROOT                   1 the folder no is not there
-trace latest -o mine.csv -d ROOT                        1 mine.csv: this command has not written it
 report latest                                           2 name its directory by -d
 report latest -d ROOT --price -1                        2 price
 report latest -o mine.html -d ROOT                      1 mine.html: this command has not written it
 trace latest -o trace.csv -d ROOT                       1 no iteration was measured
-trace                                                   2 Missing argument
-target JOB -d ROOT                                      2 exactly one
 target JOB --power 5 --slowdown 1.1 -d ROOT             2 exactly one
 target JOB --slowdown 5 -d ROOT                         2 give 1.05
 target JOB --slowdown 5% -d ROOT                        2 '5%'
-target JOB --slowdown 0.5 -d ROOT                       2 must be at least 1, not 0.5
-target JOB --power nan -d ROOT                          2 --power
 straggler JOB -d ROOT                                   2 either --slowdown or --gone
 straggler JOB --slowdown 20 -d ROOT                     2 give 1.2
 straggler JOB --slowdown 1.2 --pipeline 4 -d ROOT       2 pipelines 0 to 3
-schedule show                                           2 Missing argument
 schedule show JOB -d ROOT                               1 has no schedule yet
-schedule set JOB none.yaml -d ROOT                      1 none.yaml
 schedule check JOB -d ROOT                              1 has no schedule.yaml
 prune ROOT --older-than 5m                              2 12h, 30d or 8w
-prune ROOT --older-than 5                               2 12h, 30d or 8w
-prune ROOT --older-than -1d                             2 12h, 30d or 8w
 prune empty                                             1 is not a shared directory of pfo-fs
 check nobody -d ROOT                                    2 is not a job in
 reset-clocks                                            2 name the GPUs
@@ -200,19 +178,14 @@ reset-clocks 0                                          1 `nvidia-smi -L` lists 
 reset-clocks GPU-1234 --wait 0                          1 nvml:GPU-1234
 power-limit mine.csv                                    1 power limits: content is not JSON; it should look like
 power-limit n.json --factor 1.05                        2 --factor belongs to --selector max-slowdown
-power-limit n.json --selector best                      2 'max-slowdown', 'energy', 'time', 'zeus-cost'
 power-limit n.json --selector max-slowdown              2 needs --factor
 power-limit n.json --selector max-slowdown --factor 5   2 give 1.05
 power-limit n --selector max-slowdown --factor 0.9      2 1.05 allows 5 %
-power-limit n.json --eta-knob 2                         2 between 0 (time) and 1 (energy)
-power-limit n.json --world-size 0                       2 1 or more
 doctor --peer 2                                         2 name the directory
-plan profile.csv --slowdown 5                           2 give 1.05
 plan p.csv --num-microbatches 4 --gpu H100              1 profile-p2p
 simulate --gpu V100 --num-microbatches 4                2 'a100', 'a40'
 simulate --trace job.csv --num-microbatches 3           2 give --num-microbatches
 simulate --num-microbatches 4 --loads trace             2 --loads needs --trace
-demo --slowdown 3                                       2 give 1.03
 """
 
 

@@ -85,17 +85,22 @@ def test_instructions_get_the_stages_of_the_order_and_the_last_one_ends_the_step
     assert marks.opt.told == ["step", *[text for name in begun for text in (name, "end")], "end of step"]
 
 
-def test_an_error_ends_the_instruction_and_the_step(marks: Marks) -> None:
+def test_an_error_ends_the_instruction_and_the_step_and_is_not_replaced_by_a_complaint_about_them(
+    marks: Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complain() -> None:
+        marks.opt.told.append("complaint")
+        raise InstructionMismatch("instructions are left over")
+
+    monkeypatch.setattr(marks.opt, "on_step_end", complain)
     with pytest.raises(ZeroDivisionError), marks.step():
         marks.around(lambda: 1 / 0, "forward")()
-    assert marks.opt.told == ["step", "forward 0", "end", "end of step"]
-
-
-def test_a_step_that_an_error_left_open_ends_before_the_next(marks: Marks) -> None:
+    assert marks.opt.told == ["step", "forward 0", "end", "complaint"]
+    monkeypatch.undo()
     marks.begin_step()
     marks.begin("forward")
-    marks.begin_step()
-    assert marks.opt.told == ["step", "forward 0", "end of step", "step"]
+    marks.begin_step()  # an error has left the step before open
+    assert marks.opt.told[4:] == ["step", "forward 0", "end of step", "step"]
 
 
 def adapter_of(pp_degree: int = 2, orders: Any = ()) -> Any:
@@ -318,22 +323,22 @@ def test_each_framework_is_told_by_the_package_of_the_objects_class_or_of_one_th
     assert pfo_fs.attach(own, "/unused", mesh="a mesh", profile_steps=3) == (own, "a mesh", {"profile_steps": 3})
 
 
-@pytest.mark.parametrize("thing", [object(), [], [object()], SimpleNamespace()])
-def test_what_belongs_to_no_framework_is_refused_with_what_is_taken(thing: object) -> None:
-    with pytest.raises(ConfigError, match=r"does not know .*give it a schedule of torch.distributed.pipelining"):
+NOT_KNOWN = r"does not know .*give it a schedule of torch.distributed.pipelining"
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"), [([], NOT_KNOWN), ([object()], NOT_KNOWN), (dict, r"an object, not the class builtins\.dict")]
+)
+def test_what_belongs_to_no_framework_is_refused_with_what_is_taken(thing: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         pfo_fs.attach(thing, "/unused", strict=True)
-
-
-def test_a_class_and_a_stage_are_refused_with_what_to_give() -> None:
-    with pytest.raises(ConfigError, match=r"an object, not the class builtins\.dict"):
-        pfo_fs.attach(dict, "/unused", strict=True)
-    with pytest.raises(ConfigError, match=r"the schedule, .* in place of its stage"):
-        TorchPipeline(SimpleNamespace(forward_one_chunk=None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("missing", ["step", "_loss_fn", "_stage"])
 def test_a_torch_that_works_in_another_way_is_named(missing: str) -> None:
     schedule = fake_schedule()
+    with pytest.raises(ConfigError, match=r"the schedule, .* in place of its stage"):
+        TorchPipeline(schedule._stage)
     delattr(schedule, missing)
     with pytest.raises(ConfigError, match=f"this SimpleNamespace has no {missing}: pfo-fs was written for torch"):
         TorchPipeline(schedule)
@@ -346,16 +351,6 @@ def test_wraps_are_undone_down_to_what_was_there_but_not_those_of_others_on_top(
     thing.other = "on top"
     wraps.undo()
     assert vars(thing) == {"own": "before", "other": "on top"}
-
-
-def test_an_error_in_a_step_is_not_replaced_by_the_complaint_that_instructions_are_missing() -> None:
-    def complain() -> None:
-        raise InstructionMismatch("instructions are left over")
-
-    opt: Any = SimpleNamespace(simulated_kernels=lambda: None, on_step_begin=lambda: None, on_step_end=complain)
-    marks = PipelineMarks(opt, [])
-    with pytest.raises(ZeroDivisionError), marks.step():
-        _ = 1 / 0
 
 
 def actions(*texts: str) -> list[Any]:

@@ -1,10 +1,8 @@
 """Real daemon processes: killed and restarted, and among other users, hostile files and hosts that lack something."""
 
 import errno
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from schedulers import SlowFirst
 import pfo_fs
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
-from pfo_fs.errors import StoreUnavailable
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
 
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
@@ -40,7 +37,7 @@ def test_a_stopped_leader_that_wakes_up_steps_down(tmp_path: Path, processes: Pr
     wait_for(lambda: folder.read(bodies.CurrentBody).generation == 2, what="the new leader's first record")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_daemon_ends_by_blocked_signals_too(tmp_path: Path, processes: Processes, number: signal.Signals) -> None:
     blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
     acts = f"signal.signal({int(number)}, signal.SIG_DFL)"  # nohup starts tests with an ignored SIGHUP
@@ -138,66 +135,12 @@ def test_a_plan_that_was_begun_in_an_earlier_leadership_is_not_written_when_the_
     assert folder.schedule_numbers() == [0]
 
 
-def test_a_daemon_leads_as_soon_as_its_first_heartbeat_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
-) -> None:
-    failures: list[int] = []
-
-    def fails_once(write: Callable[[], bool], body: bodies.DaemonBody) -> bool:
-        if not failures:
-            failures.append(body.generation)
-            raise StoreUnavailable(errno.EIO, "no answer")
-        return write()
-
-    instead_of(monkeypatch, "write", bodies.DaemonBody, fails_once)
-    start_daemon(tmp_path, watch="events")
-    wait_for(lambda: leader_record(tmp_path), what="the heartbeat")
-    assert failures == [1]
-
-
 def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_key(
     tmp_path: Path, start_daemon: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "site.yaml").write_text("coordination: deamon-only\n")
     start_daemon(tmp_path)
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "named"),
-    [
-        (["--scheduler", "PointSolution", "--scheduler-args", '{"path": "x"}'], 1, "solution_path"),
-        (["--allow-users", "nobody-of-this-name"], 2, "--allow-users"),
-        (["--allow-users", " , "], 2, "--allow-users"),
-    ],
-)
-def test_a_scheduler_argument_or_a_list_of_users_that_is_wrong_is_an_error_at_the_start(
-    tmp_path: Path, arguments: list[str], code: int, named: str
-) -> None:
-    command = [sys.executable, "-m", "pfo_fs", "daemon", str(tmp_path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == code
-    assert named in done.stderr
-
-
-@pytest.mark.slow
-def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: Path, processes: Processes) -> None:
-    program = str(Path(__file__).with_name("kill_at_every_call.py"))
-    runners = [
-        processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
-        for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
-    ]
-    runs = []
-    for runner in runners:
-        output, _ = runner.communicate()
-        assert runner.returncode == 0, output[-2000:]
-        runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    undisturbed = [run["content"] for run in runs if not run["died"]]
-    assert len(undisturbed) == 6
-    killed = [run for run in runs if run["died"]]
-    assert len(killed) > 50
-    for run in killed:
-        assert run["content"] == undisturbed[0], f"killed at call {run['n']}"
 
 
 # ---- `--allow-users`: the jobs of some users of a directory that many share
@@ -268,23 +211,14 @@ def test_a_scheduler_is_found_in_the_working_directory_after_all_modules(tmp_pat
     wait_for(lambda: leader_record(root), what="a leader")
 
 
-def test_a_daemon_polls_where_file_system_events_cannot_be_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
-) -> None:
-    def refuse() -> None:
-        raise OSError(errno.EMFILE, "inotify instance limit reached")
-
-    monkeypatch.setattr("watchdog.observers.Observer", refuse)
-    start_daemon(tmp_path, scheduler="Manual", watch="events")
-    folder = register(make_job(tmp_path, 1))
-    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
-
-
-def test_a_daemon_goes_on_when_threads_can_be_started_again(
+def test_a_daemon_goes_on_where_events_cannot_be_had_and_when_threads_can_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
     start = threading.Thread.start
     refused: list[str] = []
+
+    def refuse_events() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     def refuse_some(thread: threading.Thread) -> None:
         if thread.name.startswith("pfo-fs") and len(refused) < 5:
@@ -292,8 +226,9 @@ def test_a_daemon_goes_on_when_threads_can_be_started_again(
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    monkeypatch.setattr("watchdog.observers.Observer", refuse_events)
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
-    start_daemon(tmp_path, scheduler="Manual", watch="poll", poll_interval=0.05)
+    start_daemon(tmp_path, scheduler="Manual", watch="events", poll_interval=0.05)
     folder = register(make_job(tmp_path, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert len(refused) == 5

@@ -21,7 +21,7 @@ from pfo_fs.errors import InstructionMismatch
 from pfo_fs.ipc.messages import ProblemSeen
 from pfo_fs.store import Files, SharedDirectory, bodies
 from pfo_fs.training.instruction_tracker import InstructionTracker
-from pfo_fs.training.schedule_feed import ScheduleFeed, ScheduleSwitcher
+from pfo_fs.training.schedule_feed import ScheduleFeed
 
 Make = Callable[..., PFOFileOptimizer]
 
@@ -40,10 +40,8 @@ def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
     ("kind", "method", "error"),
     [
         (ScheduleFeed, "step_begin", OSError("no")),
-        (ScheduleSwitcher, "step_begin", AttributeError("name")),
-        (InstructionTracker, "step_begin", MemoryError()),
+        (InstructionTracker, "step_end", MemoryError()),
         (InstructionTracker, "_begin_slowly", RecursionError()),
-        (InstructionTracker, "step_end", OSError("no")),
     ],
 )
 def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
@@ -67,18 +65,6 @@ def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
     ]
 
 
-def test_with_strict_the_error_itself_is_raised(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    opt = make(strict=True)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise InstructionMismatch("another")
-
-    monkeypatch.setattr(InstructionTracker, "step_end", fail)
-    opt.on_step_begin()
-    with pytest.raises(InstructionMismatch):
-        opt.on_step_end()
-
-
 def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
     opt = make()
     for _ in range(3):
@@ -91,7 +77,7 @@ def test_calls_in_a_wrong_order_do_not_end_training(make: Make) -> None:
     train(opt)
 
 
-def test_calls_in_a_wrong_order_are_an_error_with_strict(make: Make) -> None:
+def test_with_strict_calls_in_a_wrong_order_are_the_error_itself(make: Make) -> None:
     opt = make(strict=True)
     opt.on_step_end()
     opt.on_step_end()
@@ -124,17 +110,16 @@ def test_a_program_that_closes_all_its_files_trains_on(tmp_path: Path, make: Mak
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
-def test_a_copy_of_an_optimizer_does_nothing(make: Make, copied: Any) -> None:
+def test_a_copy_of_an_optimizer_does_nothing(make: Make) -> None:
     opt = make()
     train(opt)
     before = opt._clocks.words[shared_page.HEAD]
-    other = copied(opt)
-    train(other)
-    other.expect_order([("forward", None)])
-    with other:
-        pass
-    assert (other.follows, other.job_id, other.metrics(), other.switching) == (False, None, {}, "launch")
+    for other in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        train(other)
+        other.expect_order([("forward", None)])
+        with other:
+            pass
+        assert (other.follows, other.job_id, other.metrics(), other.switching) == (False, None, {}, "launch")
     assert opt._clocks.words[shared_page.HEAD] == before
     train(opt)
     assert opt._clocks.alive()

@@ -52,10 +52,11 @@ def run_rank(rank: int, meeting: str, offers: Mapping[int, str], fails: tuple[in
 
 def play(folder: Path, offers: Mapping[int, str], fails: tuple[int, int] = (-1, -1)) -> list[dict[str, Any]]:
     """Runs all ranks to their end; returns what they have noted."""
-    spawn = multiprocessing.get_context("spawn")
-    found = spawn.Queue()
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["torch.distributed"])
+    found = forks.Queue()
     given = str(folder / "meeting"), offers, fails, found
-    ranks = [spawn.Process(target=run_rank, args=(rank, *given)) for rank in range(RANKS)]
+    ranks = [forks.Process(target=run_rank, args=(rank, *given)) for rank in range(RANKS)]
     for rank in ranks:
         rank.start()
     events = [event for _ in ranks for event in found.get(timeout=HANGS_AFTER_S)]

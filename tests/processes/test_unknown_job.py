@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 from jobs import index_of
-from running import Processes, environment, wait_for
+from running import wait_for
 from training_job import StartJob
 
 from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies, layout
@@ -39,16 +39,11 @@ PARETO = {"PFO_FS_SCHEDULER": "ParetoScheduler", "PFO_FS_SCHEDULER_ARGS": json.d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coordination", ["daemon", "local"])
-def test_a_job_is_profiled_planned_for_and_checked_by_itself(
-    coordination: str, start_job: StartJob, processes: Processes, tmp_path: Path
-) -> None:
+def test_a_job_is_profiled_planned_for_and_checked_by_itself(start_job: StartJob, tmp_path: Path) -> None:
     root = tmp_path / "pfo"
     shared = SharedDirectory(Files(root, create=True))
-    if coordination == "daemon":
-        processes.leader(root, env=environment(**PARETO))
     program = [str(EXAMPLE), "--shared-dir", str(root), "--iterations", "100000", "--stop-file", str(tmp_path / "stop")]
-    job = start_job(2, {}, torchrun=True, program=program, PFO_FS_SIM_TIME_SCALE="8", **PARETO)
+    job = start_job(2, {}, program=program, PFO_FS_SIM_TIME_SCALE="8", **PARETO)
     (job_id,) = wait_for(shared.job_ids, "the job")
     folder = shared.job(job_id)
     wait_for(folder.read_job, "job.json")

@@ -2,12 +2,11 @@
 
     torchrun ... load_clocks_rank.py SHARED_DIR OPTIONS
 
-`OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `micro_batches`; `lie`: loads that
-have nothing to do with the work; `dies_at`, `closes_at`: the step at which rank 1 ends (in the first attempt), or
-closes; `none_at`: the step in which rank 1 gives no load;
-`too_few`: one load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work;
-`compiled`: the watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients
-are reduced in each backward; `uneven`: rank 0 has most work in each step.
+`OPTIONS` is a JSON object: `steps`; `ahead`: how many steps' loads are given ahead; `dies_at`, `closes_at`: the step at
+which rank 1 ends (in the first attempt), or closes; `none_at`: the step in which rank 1 gives no load; `too_few`: one
+load too few; `without`: no `LoadClocks` at all; `unmarked`: nothing marks the end of a rank's work; `compiled`: the
+watched module is compiled inside, and exported in the middle of a step; `reduces`: gradients are reduced in each
+backward; `uneven`: rank 0 has most work in each step.
 Leaves one JSON object in SHARED_DIR.RANK.json.
 """
 
@@ -30,8 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pfo_fs import LoadClocks
 
-WORK = 1.5
-"""A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU."""
+WORK = 3
+"""A micro-batch of load 1 takes so many times as long as a forward and a backward of the simulated GPU: long enough for
+loads to explain the time of steps on a busy machine too."""
 
 
 def loads_of(step: int, rank: int, count: int) -> list[float]:
@@ -49,7 +49,7 @@ def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
         inner.compile(backend="aot_eager", fullgraph=True)
     model = DistributedDataParallel(inner)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    count, ahead = options.get("micro_batches", 2), options.get("ahead", 0)
+    count, ahead = 2, options.get("ahead", 0)
     watched = None if "unmarked" in options else inner if "compiled" in options else model
     clocks: Any = MagicMock(status_text="", **{"metrics.return_value": {}})  # does nothing
     if "without" not in options:
@@ -61,8 +61,7 @@ def main(rank: int, shared_dir: str, options: dict[str, Any]) -> dict[str, Any]:
         if rank == 1 and step == options.get("closes_at"):
             clocks.close()
         work = [0.6 if rank else 1.6] * count if "uneven" in options else loads_of(step, rank, count)
-        seed = rank + 100 if "lie" in options else rank
-        told = [work] if "uneven" in options else [loads_of(k, seed, count) for k in range(step, step + ahead + 1)]
+        told = [work] if "uneven" in options else [loads_of(k, rank, count) for k in range(step, step + ahead + 1)]
         if "too_few" in options:
             told = [each[1:] for each in told]
         nothing = rank == 1 and step == options.get("none_at")

@@ -178,41 +178,33 @@ def test_instructions_between_steps_are_ignored(tracker: Tracker) -> None:
     assert (tracker.told, tracker.clocks.target, tracker.clocks.words[shared_page.HEAD]) == ([], 0, before)
 
 
-def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept(tracker: Tracker) -> None:
+def test_without_a_schedule_the_order_of_the_first_complete_step_is_kept_and_handed_out_once(tracker: Tracker) -> None:
     tracker.step_begin(0, -1)
     tracker.begin(F)
     tracker.step_begin(1, -1)  # the first one was left by an exception
     tracker.begin(F, stage=1)
     tracker.end(F)
     tracker.begin("optimizer")
-    assert tracker.observed_order is None
+    assert tracker.observed_order is tracker.take_new_order() is None
     tracker.step_end()
-    assert tracker.observed_order == [(F, 1), ("optimizer", None)]
+    assert tracker.take_new_order() == [(F, 1), ("optimizer", None)]
     tracker.run(F, F, F, step=2, number=-1)
     assert tracker.observed_order == [(F, 1), ("optimizer", None)]
+    assert tracker.take_new_order() is None
     assert (tracker.told, tracker.clocks.target) == ([], 0)
 
 
 def test_instructions_are_marked_until_the_clock_process_has_its_result(tracker: Tracker) -> None:
     tracker.set_schedule([(F, 900), (B, 1200)])
-    tracker.run(F, B, number=3)
-    instructions = [shared_page.BEGIN, shared_page.END] * 2
-    step = [shared_page.STEP_BEGIN, shared_page.NUMBER, *instructions, shared_page.LAST_END, shared_page.STEP_END]
-    assert tracker.clocks.kinds() == step
-    tracker.clocks.words[shared_page.MEASURED_NUMBER] = 3
-    tracker.run(F, B, number=3)
-    assert tracker.clocks.kinds() == [
-        shared_page.STEP_BEGIN,
-        shared_page.NUMBER,
-        shared_page.LAST_END,
-        shared_page.STEP_END,
-    ]
-    assert tracker.clocks.words[shared_page.MEASURING] == 0
-    tracker.step_begin(8, 3)
-    tracker.step_end()
+    for number, is_marked in ((3, True), (3, False), (4, True)):
+        tracker.run(F, B, number=number)
+        instructions = [shared_page.BEGIN, shared_page.END] * 2 * is_marked
+        ends = [shared_page.LAST_END, shared_page.STEP_END]
+        assert tracker.clocks.kinds() == [shared_page.STEP_BEGIN, shared_page.NUMBER, *instructions, *ends]
+        assert tracker.clocks.words[shared_page.MEASURING] == is_marked
+        tracker.clocks.words[shared_page.MEASURED_NUMBER] = number
+    tracker.run(number=4)
     assert tracker.clocks.marks()[-1][1] >> 8 & shared_page.UNMARKED
-    tracker.run(F, B, number=4)
-    assert tracker.clocks.kinds() == step
 
 
 @pytest.mark.parametrize("number", [2**63, 2**200, -(2**100)])
@@ -222,30 +214,6 @@ def test_a_number_that_no_word_can_hold_is_clamped_and_not_raised(tracker: Track
     assert marks[0][1] >> 8 == shared_page.MAX_STEP
     assert marks[1][1] == shared_page.NUMBER
     assert -1 <= marks[1][0] < 2**63
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_the_order_is_handed_out_once_and_not_if_it_was_known_beforehand(tracker: Tracker, known: bool) -> None:
-    if known:
-        tracker.expect_order([(F, None), (B, None)])
-    assert tracker.take_new_order() is None
-    tracker.run(F, B)
-    assert tracker.observed_order == [(F, None), (B, None)]
-    assert tracker.take_new_order() == (None if known else [(F, None), (B, None)])
-    assert tracker.take_new_order() is None
-
-
-def test_a_tracker_that_is_disconnected_writes_nothing_more(tracker: Tracker) -> None:
-    tracker.set_schedule([(F, 900), (B, 1200)])
-    tracker.step_begin(0, 0)
-    tracker.begin(F)
-    before = bytes(tracker.clocks.words)
-    tracker.disconnect()
-    tracker.begin(B)
-    tracker.end(B)
-    tracker.step_end()
-    tracker.run(F, B, step=1)
-    assert bytes(tracker.clocks.words) == before
 
 
 @pytest.mark.parametrize("name", [None, 3, b"forward", ["forward"], float("nan"), "\ud800"], ids=repr)
@@ -260,6 +228,7 @@ def test_steps_of_another_order_than_was_told_run_at_default_clocks_and_are_neit
     tracker: Tracker,
 ) -> None:
     tracker.expect_order([(F, None), (B, None)])
+    assert tracker.take_new_order() is None, "it was known beforehand"
     tracker.set_schedule([(F, 900), (B, 900)])
     tracker.other_order = True
     for step in range(100):
@@ -303,82 +272,67 @@ def marked(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracke
     return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
 
 
-def mark(marked: InstructionTracker, begins: list[str], ends: list[str], steps: int = 8) -> None:
+def call(marked: InstructionTracker, calls: str, steps: int) -> None:
+    """Makes calls in each step; F+ is three begins of an instruction, F- three ends, and F three of both in turn."""
     for step in range(steps):
-        marked.step_begin(step, -1)
-        for name in begins:
-            marked.begin(name)
-        for name in ends:
-            marked.end(name)
-        marked.step_end()
-
-
-@pytest.mark.parametrize(
-    ("begins", "ends", "said"),
-    [
-        ([], [], "no instruction was marked in 3 steps: call on_instruction_begin(name)"),
-        (["forward"], [], "'forward' began 3 times and ended 0 times"),
-        (["forward"], ["foward"], "'forward' began 3 times and ended 0 times"),
-        ([], ["forward"], "no instruction was marked in 3 steps"),
-        (["forward", "backward"], ["forward", "forward"], "'forward' began 3 times and ended 6 times"),
-    ],
-)
-def test_wrong_marks_are_told_once_after_a_few_steps(
-    marked: InstructionTracker, told: list[str], begins: list[str], ends: list[str], said: str
-) -> None:
-    mark(marked, begins * 3, ends * 3, steps=2)
-    assert told == []
-    mark(marked, begins * 3, ends * 3)
-    assert len(told) == 1
-    assert said in told[0]
+        for what in calls.split():
+            if what == "begin":
+                marked.step_begin(step, -1)
+            elif what == "end":
+                marked.step_end()
+            else:
+                for _ in range(3):
+                    if "-" not in what:
+                        marked.begin(what[0])
+                    if "+" not in what:
+                        marked.end(what[0])
 
 
 @pytest.mark.parametrize(
     ("calls", "said"),
     [
-        ("begin F step_end", "'F' began 3 times and ended 2 times"),
-        ("begin F. step_end step_end", "on_step_end was called 3 times without on_step_begin"),
-        ("F. begin F. step_end", "outside of a step, before each of 10 steps"),
-        ("begin begin F. step_end", "on_step_begin was called 3 times"),
-        ("begin F. step_end", ""),
+        ("begin end", "no instruction was marked in 3 steps: call on_instruction_begin(name)"),
+        ("begin F+ end", "'F' began 3 times and ended 0 times"),
+        ("begin F+ X- end", "'F' began 3 times and ended 0 times"),
+        ("begin F- end", "no instruction was marked in 3 steps"),
+        ("begin F+ B+ F- F- end", "'F' began 3 times and ended 6 times"),
+        ("begin F", "on_step_begin was called 3 times"),
+        ("F " * 12, "instructions are marked but steps are not"),
+    ],
+)
+def test_wrong_marks_are_told_once_after_a_few_steps(
+    marked: InstructionTracker, told: list[str], calls: str, said: str
+) -> None:
+    call(marked, calls, 2)
+    assert told == []
+    call(marked, calls, 8)
+    assert [said in text for text in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ("begin F F+ end", "'F' began 6 times and ended 3 times"),
+        ("begin F end end", "on_step_end was called 3 times without on_step_begin"),
+        ("F begin F end", "outside of a step, before each of 10 steps"),
+        ("begin begin F end", "on_step_begin was called 3 times"),
+        ("begin F end", ""),
     ],
 )
 def test_calls_that_go_wrong_after_right_steps_are_told_too(
     marked: InstructionTracker, told: list[str], calls: str, said: str
 ) -> None:
-    mark(marked, ["F"] * 3, ["F"] * 3)
-    for step in range(8, 24):
-        for call in calls.replace("F.", "F. F. F.").replace("F ", "F. F. F ").split():
-            if call.startswith("F"):
-                marked.begin("F")
-            if call == "F.":
-                marked.end("F")
-            elif call != "F":
-                marked.step_begin(step, -1) if call == "begin" else marked.step_end()
+    call(marked, "begin F end", 8)
+    call(marked, calls, 16)
     assert [said in text for text in told] == [True] * bool(said)
-
-
-def test_a_single_step_with_an_end_that_was_lost_is_no_warning(marked: InstructionTracker, told: list[str]) -> None:
-    mark(marked, ["forward"], [], steps=1)
-    mark(marked, ["forward"], ["forward"])
-    assert told == []
 
 
 @pytest.mark.parametrize(
-    ("begins_step", "ends_step", "said"),
-    [(True, False, "on_step_begin was called 3 times"), (False, False, "steps are not"), (True, True, "")],
+    ("calls", "steps"), [("begin F+ end", 1), ("begin end" + " F" * 13, 2)], ids=["a lost end", "evaluations"]
 )
-def test_steps_that_never_end_or_begin_are_told_and_an_evaluation_after_a_step_is_not(
-    marked: InstructionTracker, told: list[str], begins_step: bool, ends_step: bool, said: str
+def test_what_goes_wrong_once_and_an_evaluation_after_a_step_are_no_warning(
+    marked: InstructionTracker, told: list[str], calls: str, steps: int
 ) -> None:
-    for step in range(8):
-        if begins_step:
-            marked.step_begin(step, -1)
-        if ends_step:
-            marked.step_end()
-        for _ in range(40):
-            marked.begin("forward")
-            marked.end("forward")
-        if ends_step and step == 1:
-            break
-    assert [said in text for text in told] == [True] * bool(said)
+    call(marked, calls, steps)
+    call(marked, "begin F end", 8)
+    assert told == []

@@ -20,30 +20,45 @@ from pfo_fs import LoadClocks, PfoError
 PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
 EXAMPLES = PROGRAM.parents[2] / "examples"
 TOP_MHZ = 1410
+OTHER_FILE = '{"measurements": []}'
 
 
 class Job:
-    """The ranks of a job, run to their end, with the options of `load_clocks_rank.py`.
+    """Two ranks of a job, run to their end, with the options of `load_clocks_rank.py`.
 
     Attributes:
         said: What each rank has left.
     """
 
-    def __init__(self, folder: Path, ranks: int, *, restarts: int = 0, **options: Any) -> None:
+    def __init__(self, folder: Path, *, restarts: int = 0, **options: Any) -> None:
         self.sim_dir, self.shared_dir = folder / "sim", folder / "pfo"
         # Without it, a second attempt finds the first one's addresses in torch's store and hangs (pytorch#135712).
         environment = {"PFO_FS_SIM_MODEL": "A100", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        torchrun(folder, ranks, PROGRAM, self.shared_dir, json.dumps(options), restarts=restarts, **environment)
-        self.said = [json.loads(Path(f"{self.shared_dir}.{rank}.json").read_text()) for rank in range(ranks)]
+        launched = {"restarts": restarts} if restarts else {"forked": True}
+        torchrun(folder, 2, PROGRAM, self.shared_dir, json.dumps(options), **launched, **environment)
+        self.said = [json.loads(Path(f"{self.shared_dir}.{rank}.json").read_text()) for rank in range(2)]
 
     def clocks_mhz(self, rank: int) -> list[int]:
         """The clocks that a rank's GPU was given, 0 for the default."""
         return clocks_mhz(self.sim_dir / f"g{rank}.log")
 
+    def lowered(self) -> int:
+        """How often the clock of a GPU was lowered."""
+        return sum(0 < mhz < TOP_MHZ for rank in range(2) for mhz in self.clocks_mhz(rank))
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job whose profile is a file of something else, and whose rank 1 gives no load at step 20, and closes at 27."""
+    folder = tmp_path_factory.mktemp("disturbed")
+    other = folder / "other.json"
+    other.write_text(OTHER_FILE)
+    return Job(folder, steps=30, none_at=20, closes_at=27, options={"profile_path": str(other)})
+
 
 @pytest.mark.slow
 def test_where_only_power_limits_may_be_set_a_rank_that_always_waits_has_a_lower_one(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=70, uneven=True, options={"clock_backend": "power-cap"})
+    job = Job(tmp_path, steps=70, uneven=True, options={"clock_backend": "power-cap"})
     limits_w = [limits_set(job.sim_dir, f"g{rank}") for rank in range(2)]
     assert set(limits_w[0]) <= {500}
     assert min(limits_w[1]) < 450
@@ -52,15 +67,14 @@ def test_where_only_power_limits_may_be_set_a_rank_that_always_waits_has_a_lower
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Path, ahead: int) -> None:
-    plain = Job(tmp_path / "without", 4, steps=34, without=True)
-    job = Job(tmp_path / "with", 4, steps=34, ahead=ahead)
-    for rank in range(4):
+def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Path) -> None:
+    plain = Job(tmp_path / "without", steps=34, without=True)
+    job = Job(tmp_path / "with", steps=34, ahead=1)
+    for rank in range(2):
         assert job.said[rank]["weights"] == plain.said[rank]["weights"]
         assert not job.said[rank]["warnings"]
         assert job.clocks_mhz(rank)[-1] == 0, "the clock is the default in the end"
-    assert any(0 < mhz < TOP_MHZ for rank in range(4) for mhz in job.clocks_mhz(rank))
+    assert job.lowered()
     assert "loads explain" in job.said[0]["status"]
     assert "energy" in job.said[0]["status"]
     assert job.said[0]["metrics"]["pfo_fs/loads_explain"] > 0.5
@@ -75,20 +89,17 @@ def test_ranks_with_less_work_run_slower_and_training_is_bit_equal(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["lie", "unmarked"])
-def test_clocks_stay_the_highest_where_loads_explain_nothing_and_somebody_says_so(tmp_path: Path, why: str) -> None:
-    job = Job(tmp_path, 2, steps=30, **{why: True})
+def test_clocks_stay_the_highest_where_nothing_marks_the_end_of_work_and_somebody_says_so(tmp_path: Path) -> None:
+    job = Job(tmp_path, steps=30, unmarked=True)
     assert not any(job.clocks_mhz(0) + job.clocks_mhz(1))
     said = job.said[0]["status"] + " ".join(job.said[0]["warnings"])
     assert "all ranks are at default clocks" in said or "stay at default clocks" in said
 
 
 @pytest.mark.slow
-def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=30, none_at=20)
-    assert len(job.said[1]["warnings"]) == 1
-    assert "no load" in job.said[1]["warnings"][0]
-    assert any(0 < mhz < TOP_MHZ for mhz in job.clocks_mhz(0) + job.clocks_mhz(1))
+def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(disturbed: Job) -> None:
+    assert ["no load" in text for text in disturbed.said[1]["warnings"]].count(True) == 1
+    assert disturbed.lowered()
 
 
 @pytest.mark.slow
@@ -98,22 +109,27 @@ def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(tmp_path
 def test_loads_and_gradients_that_do_not_fit_the_micro_batches_are_one_warning(
     tmp_path: Path, option: str, said: str
 ) -> None:
-    job = Job(tmp_path, 2, steps=4, **{option: True})
+    job = Job(tmp_path, steps=4, **{option: True})
     assert [said in text for text in job.said[0]["warnings"]] == [True]
 
 
 @pytest.mark.slow
 def test_a_compiled_module_trains_and_its_backward_is_seen(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=15, compiled=True)
+    job = Job(tmp_path, steps=15, compiled=True)
     assert not job.said[0]["warnings"]
     assert "loads explain" in job.said[0]["status"]
 
 
 @pytest.mark.slow
-def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(tmp_path: Path) -> None:
-    job = Job(tmp_path, 2, steps=30, closes_at=27)
-    assert any("cannot exchange loads any more" in text for text in job.said[0]["warnings"])
-    assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
+def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(disturbed: Job) -> None:
+    assert any("cannot exchange loads any more" in text for text in disturbed.said[0]["warnings"])
+    assert disturbed.clocks_mhz(0)[-1] == disturbed.clocks_mhz(1)[-1] == 0
+
+
+@pytest.mark.slow
+def test_a_profile_that_is_a_file_of_something_else_is_left_alone(disturbed: Job) -> None:
+    assert (disturbed.shared_dir.parent / "other.json").read_text() == OTHER_FILE
+    assert any("neither used nor written" in text for text in disturbed.said[0]["warnings"])
 
 
 def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
@@ -130,7 +146,7 @@ def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
 
 def run_example(program: str, folder: Path, *arguments: str) -> str:
     """Runs an example on four ranks; returns what it printed."""
-    return torchrun(folder, 4, EXAMPLES / program, "--shared-dir", folder / "pfo", *arguments)
+    return torchrun(folder, 4, EXAMPLES / program, "--shared-dir", folder / "pfo", *arguments, forked=True)
 
 
 @pytest.mark.slow
@@ -149,7 +165,7 @@ def test_what_loads_make_of_the_time_of_real_pipelines_is_learned_and_training_i
 def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing_is_left(tmp_path: Path) -> None:
     sim_dir = str(tmp_path / "sim")
     try:
-        job = Job(tmp_path, 2, restarts=1, steps=30, dies_at=26)
+        job = Job(tmp_path, restarts=1, steps=30, dies_at=26)
         assert "loads explain" in job.said[0]["status"]
         wait_for_end("PFO_FS_SIM_DIR", sim_dir)
     finally:
@@ -157,25 +173,17 @@ def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing
             os.kill(pid, signal.SIGKILL)
     ends = [json.loads((job / "end.json").read_text()) for job in sorted((tmp_path / "pfo" / "jobs").iterdir())]
     assert [end["body"]["reason"] for end in ends] == ["terminated", "finished"]
-    assert any(0 < mhz < TOP_MHZ for mhz in job.clocks_mhz(0) + job.clocks_mhz(1))
+    assert job.lowered()
     assert [job.clocks_mhz(rank)[-1] for rank in range(2)] == [0, 0]
 
 
 @pytest.mark.slow
-def test_the_next_start_of_a_job_begins_from_the_profile_and_a_file_of_something_else_is_left_alone(
-    tmp_path: Path,
-) -> None:
-    profile, other = tmp_path / "loads.json", tmp_path / "other.json"
-    other.write_text('{"measurements": []}')
+def test_the_next_start_of_a_job_begins_from_the_profile(tmp_path: Path) -> None:
+    profile = tmp_path / "loads.json"
     lowered = list[int]()
-    for number, path in enumerate((profile, profile, other)):
-        folder = tmp_path / str(number)
-        job = Job(folder, 2, steps=24, options={"profile_path": str(path)})
-        lowered.append(sum(0 < mhz < TOP_MHZ for rank in range(2) for mhz in job.clocks_mhz(rank)))
-        print(lowered, job.said[0]["status"])
-        if number < 2:
-            assert not job.said[0]["warnings"]
-            wait_for(lambda: profile.exists() and "learned" in profile.read_text())
+    for number in range(2):
+        job = Job(tmp_path / str(number), steps=24, options={"profile_path": str(profile)})
+        lowered.append(job.lowered())
+        assert not job.said[0]["warnings"]
+        wait_for(lambda: profile.exists() and "learned" in profile.read_text())
     assert lowered[1] > lowered[0]
-    assert other.read_text() == '{"measurements": []}'
-    assert any("neither used nor written" in text for text in job.said[0]["warnings"])

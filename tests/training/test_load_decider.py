@@ -117,18 +117,6 @@ def answered_by(greet: Callable[[socket.socket], None]) -> Iterator[int]:
         thread.join()
 
 
-def test_each_rank_gets_the_clock_of_a_step_once_all_have_told_their_loads(decider: Running) -> None:
-    ranks = [decider.connect(0), decider.connect(1)]
-    tell(ranks[1], 0)
-    tell(ranks[1], 1)
-    tell(ranks[0], 0)
-    assert [hear(rank) for rank in ranks] == [(0, 0), (0, 0)]
-    tell(ranks[0], 1)
-    assert hear(ranks[1]) == (1, 0)
-    state = read_state(decider.state_fd)
-    assert "learning" in state.text
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_connection_without_the_jobs_secret_is_closed_and_the_job_goes_on(decider: Running, rank: int) -> None:
     stranger = decider.greet(rank, secrets.token_bytes(TOKEN_BYTES))

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_clocks import MS, Device, FakeClocks, Queue
+from fake_clocks import MS, Device, FakeClocks
 from hypothesis import given
 from test_instruction_tracker import STEPS, B, F, Tracker, follow
 
 from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
-from pfo_fs.device.clocks.followed_plan import START
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
 from pfo_fs.device.shared_page import (
     FOLLOWS,
-    IDLE,
     LAUNCHED,
     POINT_MASK,
     PROGRESS,
@@ -57,10 +55,6 @@ class Training(Device, Tracker):
 @pytest.fixture
 def training() -> Training:
     return Training()
-
-
-def codes(queue: Queue) -> list[int]:
-    return [point & POINT_MASK for point in queue]
 
 
 # ---- marks
@@ -267,22 +261,6 @@ def test_a_schedule_of_another_length_than_the_graph_is_not_followed(training: T
     training.replay_step()
     assert {training.reach() for _ in range(len(training.queue))} == {0}
     assert training.told == [(0, "4 instructions", "a CUDA graph of 2")]
-
-
-def test_graphs_of_single_modules_run_within_their_instructions_as_other_work_does(training: Training) -> None:
-    """Megatron, Transformer Engine and torch.compile capture modules; a mark is never called within one."""
-    training.set_schedule([(F, 900), (B, 1200)])
-    for _ in range(3):
-        training.step_begin(0, 0)
-        for name in (F, B):
-            training.begin(name)
-            with training.queue.capture():
-                pass  # the module's kernels, without a mark
-            training.queue.replay()
-            training.end(name)
-        training.step_end()
-    assert codes(training.queue) == [START, 0, 1, 2, 3, IDLE] * 3
-    assert [training.reach() for _ in range(len(training.queue))] == [900, 900, 1200, 1200, 1200, 0] * 3
 
 
 # ---- when the clock process may sleep

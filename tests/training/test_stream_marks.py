@@ -60,25 +60,23 @@ def driver(library: Path, page: SharedPage) -> FakeDriver:
     return FakeDriver(library, page)
 
 
-def test_a_written_number_is_the_word_and_changes_nothing_beside_it(driver: FakeDriver) -> None:
+def test_a_written_number_is_the_word_in_the_page_that_is_registered_and_changes_nothing_beside_it(
+    driver: FakeDriver,
+) -> None:
     others = driver.page.words.tolist()
     driver.marks().write(2**32 - 1)
     others[PROGRESS] = 2**32 - 1
     assert driver.page.words.tolist() == others
     assert driver.get("last_stream") == STREAM
-
-
-def test_exactly_the_page_of_the_word_is_registered_for_all_contexts_and_mapped(driver: FakeDriver) -> None:
-    driver.marks()
-    assert driver.get("registered") == driver.address
-    assert driver.get("registered_bytes") == 4096
-    assert driver.get("flags") == 0x01 | 0x02
+    assert (driver.get("registered"), driver.get("registered_bytes")) == (driver.address, 4096)
+    assert driver.get("flags") == 0x01 | 0x02, "for all contexts, and mapped"
 
 
 @pytest.mark.parametrize(
     ("fault", "given", "reason"),
     [
         ({"write_error": 801}, {}, r"cannot write .*CUDA_ERROR_NOT_SUPPORTED \(801\)"),
+        ({"write_error": 999}, {}, r"cannot write .*CUDA error 999"),
         ({"loses_writes": 1}, {}, "the number 0 did not arrive in time"),
         ({}, {"library": "missing.so"}, r"CUDA's driver cannot be loaded .*missing\.so"),
         ({}, {"library": "libc.so.6"}, "has no cuInit; pfo-fs needs the driver of CUDA 12"),
@@ -95,13 +93,6 @@ def test_what_does_not_work_is_an_error_that_says_why_and_the_page_is_given_back
         driver.marks(**given)
     assert not driver.get("registered")
     assert not driver.get("retained")
-
-
-def test_an_error_without_a_name_has_its_number(driver: FakeDriver) -> None:
-    marks = driver.marks()
-    driver.set(write_error=999)
-    with pytest.raises(DeviceError, match="the write into the stream failed with CUDA error 999"):
-        marks.write(1)
 
 
 def test_a_number_that_is_captured_says_so_in_place_of_its_turn(driver: FakeDriver) -> None:

@@ -23,7 +23,8 @@ def run_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple
         folder = tmp_path_factory.mktemp("ranks")
         shared_dir = folder / "pfo"
         given = {"PFO_FS_SHARED_DIR": str(shared_dir), "PFO_FS_SIM_TIME_SCALE": "1000", "OMP_NUM_THREADS": "1"}
-        return torchrun(folder, ranks, *command, warnings=True, **given), shared_dir
+        forked = "torch_pipelining" in command[0]  # frameworks may take more from torchrun
+        return torchrun(folder, ranks, *command, warnings=True, forked=forked, **given), shared_dir
 
     return run
 

@@ -1,4 +1,4 @@
-"""`pfo-fs simulate --trace`: a job with the durations of a measured one."""
+"""`pfo-fs simulate`: jobs in virtual time."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def test_clocks_from_loads_are_simulated_with_the_same_figures_in_json_and_a_tab
     summary = pfo_fs(*arguments, "--json").answer["summary"]
     assert {"run_saved", "run_late", "plan_saved", "plan_late", "worst_step_late", "balanced"} <= summary.keys()
     assert "Batches of equal work would make steps" in pfo_fs(*arguments).stdout
+
+
+@pytest.mark.slow
+def test_a_simulated_job_is_printed_as_json(tmp_path: Path) -> None:
+    job = "--num-microbatches", 16, "--stages", 2, "--iterations", 40
+    printed = pfo_fs("simulate", *job, "--json", "--shared-dir", tmp_path / "pfo").answer
+    assert len(printed["iterations"]) == 40
+    assert (tmp_path / "pfo" / "jobs" / printed["job_id"] / "job.json").exists(), "kept for report and trace"
