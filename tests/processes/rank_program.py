@@ -30,7 +30,10 @@ def main() -> None:
     rank = dist.get_rank()
     shape, steps, stop_file = given.pop("mesh"), given.pop("steps", 1_000_000), given.pop("stop_file", None)
     work_s, die = given.pop("work_s", 0.005), given.pop("die", None)
+    odd_shared_dir = given.pop("shared_dir_of_rank_1", None)
     launches, instructions = given.pop("launches", False), given.pop("instructions", ["forward", "backward"])
+    if odd_shared_dir and rank == 1:
+        given["shared_dir"] = odd_shared_dir
     mesh = init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
     began = time.monotonic()
     try:

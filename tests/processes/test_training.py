@@ -129,6 +129,16 @@ def test_an_exception_in_training_is_what_the_job_ended_with(start_job: StartJob
 
 
 @pytest.mark.slow
+def test_a_rank_without_the_directory_does_not_hold_up_training(start_job: StartJob, tmp_path: Path) -> None:
+    """As where one node lacks the mount."""
+    (tmp_path / "file").touch()
+    given = {"mesh": {"pp": 2}, "steps": 10, "shared_dir_of_rank_1": str(tmp_path / "file/pfo")}
+    with start_job(2, given, LOCAL_RANK="0") as job:
+        assert job.finish() == 0
+        assert len(job.of(done=True)) == 2
+
+
+@pytest.mark.slow
 def test_the_same_training_started_again_is_a_new_job(start_job: StartJob) -> None:
     jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
     for job in jobs:
