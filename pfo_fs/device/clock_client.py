@@ -121,7 +121,7 @@ class ClockProcess:
             held_write(self._doorbell, _ONE, 8)
 
     def check(self) -> bool:
-        """If the clock process has died, warns, has the GPU reset, and reports when it is. About 1 us; keeps the lock.
+        """If the clock process has died, warns, has the GPU reset, and reports when it was. About 1 us; keeps the lock.
 
         Returns:
             Whether `receive_answer` has something to return.

@@ -4,8 +4,8 @@ The trainer is the training process, whose `clock_client.ClockProcess` starts th
 memory (`shared_page.py`); training wakes the clock process through a doorbell (`ipc/system_calls.py`), and sends it
 requests about power limits over a socket pair (`power_limits.py`). When that socket closes or the trainer ends,
 whatever killed it, the clock process resets the clocks and the power limit, and ends. SIGTERM means that the job is
-being ended: the clock process resets the clocks at once and sets no clock after that. It ignores other signals
-(`ipc/started.py`).
+being ended: the clock process resets both at once and sets neither after that. SIGTSTP stops it, SIGCONT lets it go
+on (`own_process.py`); it ignores other signals (`ipc/started.py`).
 
 Where clocks are switched at training's callbacks, the clock process does not poll on a timer: a wake-up by a timer
 costs 25 us of CPU on a small machine. The loop does all work that is due, writes into the page that it sleeps, checks

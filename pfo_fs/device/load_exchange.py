@@ -3,7 +3,7 @@
 Training writes a packet when a step begins (`loads/messages.py`), and never waits. The clock process sends the step's
 row to the process that decides (`training/load_decider.py`), and writes the clock that comes back into the page: as the
 clock of a step to come, and, if the step has begun and its clock can still change, as the clock of that step. When
-clocks are decided no more, it closes its end of training's socket, by which training sees it.
+clocks are decided no more, the clock process closes its end of training's socket, which tells training.
 """
 
 import hmac
@@ -39,7 +39,7 @@ _KEPT = 64
 _WAITING = 2
 """At most this many ended steps wait for later rows: CUDA may tell the times of two steps at once."""
 _SAYS_AFTER_S = 5.0
-"""If the process that decides is not reached after 5 s, training hears of it, and again when the search ends."""
+"""If the process that decides is not reached after 5 s, training hears of it, and again if the search fails."""
 _MOST_UNSENT = 1 << 21
 """At most this many bytes wait, room for all open rows: else the process that decides, or the network, has ended."""
 

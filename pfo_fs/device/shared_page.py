@@ -181,7 +181,7 @@ def newest_reading(words: memoryview) -> Reading | None:
 
 
 def energy_at(words: memoryview, t_ns: int) -> float:
-    """Returns the energy counter at a monotonic time, in J, interpolated between readings; NaN if there are none."""
+    """Returns the energy counter at a monotonic time, in J, interpolated between readings; NaN if all are later."""
     count, after = words[_READINGS], None
     for number in range(count - 1, max(-1, count - _READING_SLOTS), -1):  # the oldest may be written over meanwhile
         at = _READINGS + 1 + 3 * (number % _READING_SLOTS)
@@ -273,7 +273,7 @@ class SharedPage:
         return cls(fd)
 
     def close(self) -> None:
-        """Unmaps the page, unless another object still holds its words; a second call does nothing."""
+        """Unmaps the page, of whose words no slice may exist any more; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -19,7 +19,7 @@ from pfo_fs.schedule_yaml.problems import (
 )
 
 _MOST_UNUSED, _MOST_COMPARED = 20, 1000
-"""At most 20 names that no rank runs are reported, each compared with at most 1,000 names, which takes 10 ms."""
+"""At most 20 unused names of an entry are reported, none after 20 problems; each is compared with 1,000 (10 ms)."""
 _MOST_RESOLVED = 1_000_000
 """The most instructions that are resolved (some 3 s); ranks with the same entry, stage, order and clocks count once."""
 _WHO = "\0"  # placeholder in a message until all its ranks are known
@@ -70,7 +70,7 @@ class ScheduleDocument:
     ) -> list[FrequencySchedule]:
         """Returns the schedules that the document describes for a job, sorted by rank.
 
-        A rank with only 0, or with no entry, gets no schedule. Lists are used as written; if the order of a rank is
+        A rank whose entry is 0, or without one, gets no schedule. Lists are used as written; if the order of a rank is
         known, they are compared with it. If a rank holds several stages, an entry below `stages` is for the
         instructions of that stage on any rank, and `all` gives the clocks that the entry lacks.
 

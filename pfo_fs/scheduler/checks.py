@@ -28,7 +28,7 @@ _MOST_W = 1e6
 def plausible_results(results: Sequence[ProfilingResult], ranks: Collection[int]) -> list[ProfilingResult]:
     """Returns the results that can be true, sorted by rank, at most one per rank; the log names the others.
 
-    Their n-th iterations are made to be of the same step: ranks may begin to measure a step apart, or leave a step out.
+    Iterations that not all have are left out (`_of_common_steps`): ranks may begin a step apart, or leave a step out.
     """
     found: dict[int, ProfilingResult] = {}
     for result in results:

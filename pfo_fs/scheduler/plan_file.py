@@ -55,7 +55,7 @@ def parse_plan(data: bytes, source: str) -> list[StagePlan]:
         raise PlanError(f"{source}, line {line}: is not UTF-8 text", line=line) from error
     if text.count(",") > 3 * MAX_JOB_INSTRUCTIONS:
         raise PlanError(f"{source}: has more than {MAX_JOB_INSTRUCTIONS:,} instructions, the most that a plan may have")
-    # Blanks take the place of comments, so that places in messages are those in the file.
+    # Blanks take the place of comments and last commas, so that places in messages are those in the file.
     for blank in (_COMMENT, _LAST_COMMA):
         text = blank.sub(lambda found: " " * len(found.group()), text)
     content = text.translate(_AS_JSON).encode()

@@ -69,8 +69,8 @@ class Played(NamedTuple):
         spans_s: For each pipeline, time from the begin of the iteration to the end of its last instruction.
         time_s: Time until the next iteration begins, the same for all pipelines.
         energy_j: Energy of all GPUs over that time, waiting included.
-        clocks_set: For each pipeline and rank, (time in s, MHz) of each change of the clock of its first GPU, from the
-            begin of the iteration; empty without nodes.
+        clocks_set: For each pipeline and rank, (time in s, MHz) of each change of the lowest clock of its GPUs, from
+            the begin of the iteration; empty without nodes.
         full_time_s, full_energy_j: Time and energy of the same iteration at max clocks: with the same
             variation, jitter and power drift.
     """
@@ -87,7 +87,7 @@ class Played(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The noise of one iteration: factors of durations and of powers, (nodes, pipelines), and `Cluster.caps`."""
+    """The noise of one iteration: factors of durations and of powers, (nodes, pipelines), and `Cluster._caps()`."""
 
     times: Array
     powers: Array

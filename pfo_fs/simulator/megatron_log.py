@@ -28,7 +28,7 @@ _LACKS = (
 
 
 def read_megatron_log(path: Path) -> tuple[Pipeline, Array]:
-    """Returns the pipeline and the durations in s as `advise` takes them: a step is what was logged at once.
+    """Returns the pipeline and the durations in s as `advise` takes them; each output of the timers is a step.
 
     Raises:
         PlanError: The file cannot be read, or lacks arguments or times.
@@ -57,7 +57,7 @@ def read_megatron_log(path: Path) -> tuple[Pipeline, Array]:
         )
         lanes = ranks // stages  # ranks of one stage have neighbouring numbers
     except (KeyError, ZeroDivisionError) as error:
-        raise PlanError(f"{path}: {error} is missing or zero{_LACKS}") from None
+        raise PlanError(f"{path}: an argument is missing or zero ({error}){_LACKS}") from None
     chunks = max(1, arguments.get("virtual_pipeline_model_parallel_size", 1))
     if not 0 < 2 * stages * chunks * micro_batches <= _MOST_NODES or lanes * stages != ranks:
         raise PlanError(

@@ -117,7 +117,7 @@ class SimulatedNodes:
     """The nodes of one pipeline; what its clock processes have learned is kept from one iteration to the next.
 
     Args:
-        seed: Seed of the calls' durations.
+        seed: Seed of the calls' durations, and of how late points are seen.
         known_mhz: Clocks whose latency is known from the start, as after a long time; others are learned.
     """
 

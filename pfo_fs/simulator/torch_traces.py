@@ -109,7 +109,7 @@ def read_torch_traces(source: Path, num_ranks: int | None = None, warn: Warn = s
     if sorted(stage for stages in of_stages for stage in stages) != list(range(last_stage + 1)) or len(pipelines) > 1:
         raise PlanError(
             f"{source}: its {len(ranks)} traces are not those of whole pipelines of {last_stage + 1} stages; give a "
-            "folder with the traces of all ranks, or --num-ranks, the ranks of a pipeline (1 without one)"
+            "folder with the traces of all ranks, or --num-ranks, the ranks of a pipeline (1 without pipelines)"
         )
     if len(ranks) < (world := ranks[0].world.world_size):
         warn(f"{len(ranks)} of {world} ranks' traces: waits between ranks cannot be seen; give all")

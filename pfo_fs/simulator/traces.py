@@ -65,7 +65,7 @@ class Trace:
     """Durations of all instructions of some pipelines over some steps; the `Variation` of a simulated job.
 
     Attributes:
-        name: The file's name without its endings.
+        name: The file's name without `.csv` and `.gz`.
         lengths_s: The mean duration of each (stage, instruction), in s.
         table: (steps, nodes, pipelines): durations, relative to `lengths_s`.
     """

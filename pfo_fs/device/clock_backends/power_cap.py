@@ -29,10 +29,10 @@ class PowerCapGpu(ReadThrough):
     """A GPU whose clocks are never locked (`Gpu`).
 
     The limit for a clock follows from the power that the job's instructions draw at the default clock, as it was first
-    measured; before that, the limit in force counts as that power. A fifth of this power counts as the same at any
-    clock, the rest as proportional to the clock. Power falls faster on published GPUs, so that clocks are rather too
-    high, and steps take no longer than expected. If a GPU is at its power limit anyway, clocks are up to 10 % too low.
-    No limit is above the one that was in force before.
+    measured; until then, the limit before the job counts as that power. A fifth of this power counts as the same at
+    any clock, the rest as proportional to the clock. Power falls faster on published GPUs, so that clocks are rather
+    too high, and steps take no longer than expected. If a GPU is at its power limit anyway, clocks are up to 10 % too
+    low. No limit is above the one that was in force before.
 
     The limit that was in force before is kept only in the note for the next process. So each process can put it back,
     and a limit that another program has set meanwhile stays.
@@ -94,7 +94,7 @@ class PowerCapGpu(ReadThrough):
             self.set_power_limit_w(before_w)
 
     def shows_clock(self, mhz: int) -> bool | None:
-        """Returns whether a limit that stands for a clock is in force."""
+        """Returns whether a limit that stands for a clock is in force; if none is, removes the note."""
         if abs(self._note.limit_before_w(self) - self.power_limit_w()) > SAME_W:
             return True
         self._note.remove()

@@ -46,7 +46,7 @@ class ClockFollower:
     """Follows the device through its steps.
 
     Args:
-        pause_ns: The clock stays in shorter pauses between steps; 0: in those shorter than a change down and up.
+        pause_ns: Pauses between steps up to this are short (`FollowedPlan.holds_ns`); 0: up to a change down and up.
 
     Attributes:
         plan: The plan of the step that the device has reached last; None before the first one.
@@ -104,7 +104,7 @@ class ClockFollower:
             self._note_run(plan, at, at_ns, now_ns)
         else:
             self._begin(plan, at, now_ns)
-        if at == last:  # if the step runs as scheduled
+        if at == last:  # the end, if the step runs as scheduled
             self._hold_until_ns = now_ns + self._holds_ns(plan) if follows and plan.clock_from[at] else 0
         if step != self._step:
             self._step_before = self._step
@@ -186,7 +186,7 @@ class ClockFollower:
 
         Time that is lost costs about five times as much as the same time at a higher clock than needed. So a clock is
         asked for when the costly case, late up or early down, has the probability 1/6: a standard error away from the
-        time at which it would most likely act at the boundary. After the last instruction neither case costs time.
+        time at which it would most likely act at the boundary. After the last instruction, a late rise costs no time.
         """
         expected_ns, to_mhz = plan.expected_soon_ns(self._at, change), plan.clock_from[change]
         if expected_ns < 0:

@@ -72,7 +72,7 @@ class ClockSetter:
 
     @property
     def not_before_ns(self) -> int:
-        """The monotonic time before which the clock must not change again, resets excepted."""
+        """The monotonic time in ns before which some clocks may not be set (`may_set`)."""
         due_ns = max(self._pauses.due_ns, self._rests_until_ns)
         return max(due_ns, self.undo.due_ns) if self.undo.owed else due_ns
 
@@ -177,7 +177,7 @@ class ClockSetter:
         self._why_not = why
 
     def _say(self, message: str) -> None:
-        """Prints each kind of problem once; `message` carries it to the helper."""
+        """Prints a problem unless the last one gave the same reason; `message` carries each to the helper."""
         kind = message.rpartition(": ")[2]
         if message and kind != self._said:
             self._said = kind

@@ -107,8 +107,7 @@ def driver_file() -> str:
 
 
 class HostDriver(DriverCalls):
-    """The calls of this process, in turns with other processes by locks of a file; without the file, there are no
-    turns.
+    """The calls of this process, in turns with other processes by locks of a file; without the file, no turns.
 
     Args:
         path: The file, `driver_file()`; empty for a process that makes no calls.

@@ -47,8 +47,8 @@ _PRECISE_NS = 300_000
 _GIVEN = 20.0
 """A latency measured beforehand is used as it is until its clock is observed, and then counts like a few changes."""
 _SEEN_NS, _SEEN_LATE_NS = 200_000, 300_000
-"""The begin and the end of an instruction are seen with the first error. An instruction whose begin was seen later than
-the second shows no latency: it would seem shorter than it is."""
+"""Begin and end of an instruction are seen with the first error. If its begin was seen late by more than the second,
+the instruction shows no latency: it would seem shorter than it is."""
 _NEAR = 0.03
 """The duration at a new clock is derived only from that at a clock within this share of it: how much of a duration
 follows the clock is not known. Under a power limit nothing does, and a slower clock would seem never to act."""
@@ -74,7 +74,7 @@ class Duration(NamedTuple):
 
 
 class _Steady:
-    """The duration of an instruction at one clock: the mean of the middle half, without those seen late."""
+    """The duration of an instruction at one clock: the mean of the middle half of the samples."""
 
     def __init__(self) -> None:
         self.samples_ns: deque[int] = deque(maxlen=_SAMPLES)

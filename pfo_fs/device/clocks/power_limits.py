@@ -133,7 +133,7 @@ class PowerLimits:
                 self._set(limit_w)
 
     def refuse(self, reason: str, trainer: socket.socket) -> None:
-        """Restores the limit, sets none from now on, and sends the reason if training has requested limits."""
+        """Restores the limit, sets none from now on, and sends the reason if training asked for limits or a clock."""
         self.restore()
         if (self._sets_clocks or self._before_w is not None) and not self._refused:
             _send({"error": reason}, trainer)

@@ -41,7 +41,7 @@ class Undo:
         shows: Returns whether the GPU still shows a value that was set; None if it does not tell. May raise.
 
     Attributes:
-        in_force: Called with the value that is in force after an attempt, or when it turns out to have had no effect.
+        in_force: Called with the value in force after an attempt, and when an attempt turns out to have had no effect.
         value: The value that was set last; None while nothing is to be put back.
         owed: Whether the setting must be put back, and the driver has not done so yet.
         problem: Why it is not put back yet; empty while nothing has failed.
@@ -88,7 +88,7 @@ class Undo:
     def owe(self, value: float | None = None, before: float = 0.0) -> None:
         """Makes an attempt due now.
 
-        If another process has set the value in force, that is `value` (0: not known), and `before` is put back.
+        Where another process has set the GPU, `value` is what it has set (0: not known), and `before` is put back.
         """
         if value is not None:
             self.value, self.before = value, before
@@ -250,7 +250,7 @@ def reset_left(gpu: Gpu, for_s: float, *, locked_mhz: float = 0.0, power_limit_w
 def reset_left_by(spec: str, options: ClockOptions, power_limit_w: float | None = None) -> str:
     """Puts back what a clock process that has died has left on its GPU; returns why that is not done, or ''.
 
-    `power_limit_w`: the limit before that process has set one; None: as its note says.
+    `power_limit_w`: the limit before that process set one, in W; used only if that process left no note.
     """
     backend = options.clock_backend
     try:

@@ -73,7 +73,7 @@ class Leftover(NamedTuple):
 
     Attributes:
         before: The value before; 0 MHz is the driver's default.
-        value: The value that it has set, or was about to set; if it was killed just before, `earlier` is in force.
+        value: What it has set or was about to set (of clocks, the first); if killed just before, `earlier` is in force.
         in_use: Whether that clock process still runs on this host; then it undoes the setting itself.
     """
 
@@ -84,7 +84,7 @@ class Leftover(NamedTuple):
     earlier: float | None = None
 
     def is_of(self, value: float, same: float) -> bool:
-        """Whether this clock process may have left a value that is in force now, give or take `same`."""
+        """Whether that clock process may have left a value that is in force now, give or take `same`."""
         return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)
 
     @property
@@ -93,7 +93,7 @@ class Leftover(NamedTuple):
 
 
 class UndoNote:
-    """The note about one setting of one GPU. If it cannot be written, all else works, but the next process has no note.
+    """The note about one setting of one GPU. If it cannot be written, no power cap is set; all else works, without it.
 
     Args:
         uuid: The GPU's UUID; '' for no note.

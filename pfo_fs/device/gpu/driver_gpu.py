@@ -13,7 +13,7 @@ _TICK_S = 1.5
 _STANDS_S = 5.0
 """A counter that has not changed for five seconds, while the GPU takes power, stands still."""
 _FAILURES = 3
-"""After three failed readings in turn, power is read in place of the counter."""
+"""After three failed readings in turn, or if the first of all fails, power is read in place of the counter."""
 
 
 class EnergyCounter:
@@ -101,7 +101,7 @@ class DriverGpu(ABC):
     """What GPUs behind a driver share.
 
     Attributes:
-        why_no_clocks: Why the clocks that it offers are not known; empty if they are.
+        why_no_clocks: Why the clocks that the GPU offers are not known; empty if they are.
     """
 
     why_no_clocks = ""

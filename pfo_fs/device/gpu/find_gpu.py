@@ -35,8 +35,8 @@ def find_gpu_spec(device: int | None = None) -> str:
         `nvml:<UUID>`, `amd:<PCI address>`, `none`, or `simulated:<name>`, with the same name each time in one process.
 
     Raises:
-        DeviceError: The device is a MIG slice (a part of a GPU that shares its clocks with other parts); or
-            `PFO_FS_GPU` has another value.
+        DeviceError: The device is a MIG slice (a part of a GPU that shares its clocks with other parts);
+            `PFO_FS_GPU` has another value; or `uuid_of_visible_device` raises it.
     """
     asked = os.environ.get("PFO_FS_GPU", "")
     kind, _, name = asked.partition(":")
@@ -122,7 +122,7 @@ def visible_uuids() -> list[str]:
     """Returns the UUIDs of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process.
 
     Raises:
-        DeviceError: NVML does not work, or a MIG slice is visible.
+        DeviceError: NVML does not work, or CUDA_VISIBLE_DEVICES begins with a MIG slice.
     """
     uuids = _all_gpus().uuids
     return [uuids[place] for place in _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)[0]]

@@ -107,7 +107,7 @@ class Settable(Protocol):
 
 
 class ClockBackend(Settable, Protocol):
-    """One way to set the clocks and the power limit of one GPU. Each call takes 5 s at most."""
+    """One way to set the clocks and the power limit of one GPU; it waits 5 s at most for another program's answer."""
 
     def why_not(self) -> str:
         """Returns why this way does not work here and what the operator has to do; '' if it seems to. Changes nothing.

@@ -36,7 +36,7 @@ class NvmlGpu(DriverGpu):
         uuid: The UUID as `nvidia-smi -L` prints it, `GPU-...`.
 
     Raises:
-        DeviceError: This process sees no such GPU, NVML does not work, or it is a MIG slice.
+        DeviceError: This process sees no such GPU, NVML does not work, or MIG divides the GPU.
     """
 
     clock_backend = "nvml"

@@ -38,7 +38,7 @@ class BackedGpu(ReadThrough):
     Later changes use the same way. Opening and closing change nothing.
 
     Args:
-        gpu: The GPU that is read. With the way `nvml`, it is also the one that sets.
+        gpu: The object that reads the GPU and, in the ways `nvml` and `amdsmi`, also sets it.
         choice: One of `NAMES`.
     """
 
@@ -207,7 +207,7 @@ def load_all_ways() -> None:
 
 
 def open_to_set(spec: str, leave_clocks: bool, clock_backend: str) -> tuple[Gpu, str]:
-    """Returns the GPU, and why its clocks cannot be set, or ''. Resets clocks that a crashed job has left locked."""
+    """Returns the GPU, and why its clocks cannot be set, or ''. Unless `leave_clocks`, resets its clocks."""
     try:
         gpu = open_gpu(spec, clock_backend)
         return gpu, "this process was started to leave the clocks alone" if leave_clocks else gpu.try_reset()

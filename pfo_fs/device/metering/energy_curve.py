@@ -20,7 +20,7 @@ _MAX_READINGS = 4096
 _TICK_NS = 1_200_000_000
 """The longest wait for the counter's next tick."""
 _EARLY_NS, _OFTEN_NS, _RARELY_NS = 3_000_000, 2_000_000, 20_000_000
-"""Readings are rare until shortly before the next tick is due, and frequent from then on until it has come."""
+"""Readings are rare until shortly before the next tick is due, then frequent until it has come or is 9 ms late."""
 _PERIODS = 9
 """The period of the ticks is the median gap between this many points."""
 _ENOUGH_TICKS = 5
@@ -124,7 +124,7 @@ class EnergyCurve:
         return begin_ns >= self._since_ns and not (self.over and end_ns > self._read_ns)
 
     def covers(self, t_ns: int) -> bool:
-        """Whether `at(t_ns)` is final: a point lies after it, or there is no reading now."""
+        """Whether `at(t_ns)` is final: a point follows, 1.2 s have passed, or there are no readings now."""
         waits = self._times_ns and self._times_ns[-1] < t_ns and self._read_ns < t_ns + _TICK_NS
         return self.over or not waits
 
@@ -179,7 +179,7 @@ class WindowTicks:
     def mean_power_w(self) -> float | None:
         """Returns the mean power in W between the first and the last tick; None if each step has enough own ticks.
 
-        It has enough if ticks are at most half a step apart.
+        A step has enough if ticks are less than half a step apart. Also returns None for fewer than two ticks.
         """
         if len(self._ticks) < 2:
             return None

@@ -25,7 +25,7 @@ _MOST_ERROR_W = 1000.0
 
 
 class Power(NamedTuple):
-    """The power of a GPU while it runs an instruction at a clock.
+    """The power of a GPU while it runs an instruction at a clock, in W, with its standard error in W.
 
     Attributes:
         instruction: The instruction's name; empty for waiting.

@@ -84,7 +84,7 @@ class Measuring:
         self._read_back.clock_set(t_ns, mhz)
 
     def interrupted(self) -> None:
-        """Drops what was measured since the last result: this process, or its trainer, was stopped meanwhile."""
+        """Drops the step whose marks are being read: this process was stopped meanwhile."""
         self._meter.lost()
 
     def poll(self, now_ns: int, *, everything: bool = False) -> None:

@@ -119,9 +119,9 @@ class _State:
 class SimulatedGpu:
     """A simulated GPU as the process that sets its clock sees it (`Gpu`).
 
-    Each change of the clock is a line in `<name>.log` beside the state. Closing the GPU removes both files, unless
-    `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes calls fail: `permission`, all that set; `lock:N`, those that lock
-    a clock, from the N-th on; `limit:N`, the N-th that sets a power limit.
+    Each change of clock or power limit is a line in `<name>.log` beside the state. Closing the GPU removes both files,
+    unless `PFO_FS_SIM_DIR` is set. `PFO_FS_SIM_FAULT` makes calls fail: `permission`, all that set; `lock:N`, those
+    that lock a clock, from the N-th on; `limit:N`, the N-th that sets a power limit.
 
     Args:
         name: Letters, digits and `._-`; the process that computes passes the same to `SimulatedKernels`.
