@@ -56,7 +56,7 @@ def gpu_specs(most: int | None = None) -> list[str]:
 
 
 def check_node(most: int | None = None, *, fix: bool = False, needs_gpu: bool = True) -> list[Check]:
-    """Looks at the GPUs, the ways to set their clocks, the processes beside training, marks, and measured costs.
+    """Looks at the GPUs, the ways to set their clocks, what others have set, the processes beside training, and marks.
 
     `fix`: GPUs that were left with locked clocks or another power limit, and that no job holds, are reset.
     """
@@ -267,7 +267,7 @@ def check_helper() -> Check:
             client.process.kill()
             return line("helper process", "no", f"it has not ended within {_WITHIN_S:g} s{client.how_it_ended()}")
     if answer is None:
-        return line("helper process", "no", f"it ended at its start{client.how_it_ended()}")
+        return line("helper process", "no", f"it has not answered{client.how_it_ended()}")
     return line("helper process", "ok", _ready(began_s))
 
 

@@ -26,7 +26,7 @@ _LIVED_S = 60.0
 _SILENT_S = 1.0
 """An address at which no process has listened for this time is taken by a socket that is not ours."""
 _OTHERS_LATER_S = 3.0
-"""The other ranks first wait this long for rank 0, whose settings count, to start a helper; it tries every 2 s."""
+"""The other ranks first wait this long for rank 0, whose settings count, to start a helper; rank 0 tries every 2 s."""
 
 
 class HelperClient:
@@ -230,7 +230,7 @@ class HelperClient:
             return None
 
     def send(self, message: Message) -> bool:
-        """Sends without waiting; returns whether the message was sent: False if the helper does not read."""
+        """Sends without waiting; returns whether the message was sent: False if the helper is dead or does not read."""
         if not self._is_connected():
             return False
         try:

@@ -112,7 +112,7 @@ class Job:
         has_folder: Whether the worker has created or opened its folder.
         coordinator: The start of its coordinator, which waits for the folder.
         terminated_at_s: When this helper got SIGTERM, in monotonic s.
-        first_end: Reason and message of the first rank of this host that crashed, or ended without a goodbye.
+        first_end: Reason and message of the first rank here other than 0 that crashed, or ended without a goodbye.
         late: (rank, schedule number) of schedules that came into force too late: their results are marked.
         early_results: What clock processes sent before any rank joined, as after a restart of this helper.
     """

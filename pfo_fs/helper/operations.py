@@ -178,9 +178,8 @@ class DirectoryOperations:
         """Carries one operation out.
 
         Raises:
-            StoreError: The file system refuses, or gives no stable answer.
+            StoreError: The file system refuses, or gives no stable answer; or there is no job yet.
             RecordError: A file is not a valid record.
-            ValueError: There is no job yet.
         """
         match operation:
             case OpenDirectory():

@@ -88,7 +88,7 @@ class HelperLoop(Around):
             os.write(self._wake_writer, b"x")
 
     def serve(self, server: socket.socket) -> None:
-        """Serves until the last client has gone and all is written, or the directory does not answer."""
+        """Serves until the last client has gone; then until all is written, for at most ten minutes."""
         server.setblocking(False)
         self._selector.register(server, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._take_posted)

@@ -19,9 +19,9 @@ _AS_REPORTED = (*_MEASURED, "overruled", "undo_owed", "undo_failures")
 """Fields of a rank's record that are copied from a clock process's report."""
 _KEPT = 16
 _CHANGED = 0.01
-"""An iteration that is longer or shorter than the last written iteration by this share is written at once."""
+"""If an iteration differs from the last written one by more than this share, it waits only the shortest interval."""
 _QUIET = 15
-"""While nothing changes, a record is written after this many times the shortest interval."""
+"""While nothing changes, iteration times are written after this many times the shortest interval."""
 _CONFIRMATIONS = 3
 """This many records follow a change, as soon as there are new iterations: the coordinator waits for a confirmation."""
 

@@ -22,7 +22,7 @@ log = logging.getLogger("pfo_fs.helper")
 _AGAIN_AFTER_S = 10.0
 """The pause before another attempt: an attempt lasts two minutes, but an error that does not pass ends it at once."""
 LOOK_EVERY_S = 2.0
-"""A clock process that is stopped at two looks is stopped for good: a debugger stops one for a moment only."""
+"""A clock process that is stopped at two looks in a row is stopped for good: a debugger stops one for a moment only."""
 
 
 @dataclass

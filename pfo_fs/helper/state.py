@@ -53,7 +53,7 @@ class HelperState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is written, no operation runs, and no GPU is being reset."""
+        """Whether everything is written (or the job was removed), no operation runs, and no GPU is being reset."""
         is_written = self._switch.why == "removed" or self._writes.is_empty
         return is_written and self._health.is_idle and not self._resets.under_way
 

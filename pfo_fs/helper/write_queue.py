@@ -30,7 +30,7 @@ class _Waiting:
 
 
 class WriteQueue:
-    """The records that wait; a record that comes when too many wait is dropped, and measured again."""
+    """The records that wait; a record that comes when `MAX_WAITING` wait is dropped."""
 
     def __init__(self, around: Around) -> None:
         self._around = around
@@ -52,7 +52,7 @@ class WriteQueue:
         return any(isinstance(waits.write, kind) and waits.until_s > 0 for waits in self._waiting)
 
     def add(self, write: Write) -> None:
-        """Adds a record, or joins it to one that waits for it; the queue drops it when `MAX_WAITING` wait already."""
+        """Adds a record, or joins it to one that waits for it."""
         for waits in self._waiting:
             joined = _joined(waits.write, write) if waits.until_s > 0 else None
             if joined is not None:
@@ -64,7 +64,7 @@ class WriteQueue:
         self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else self._around.now() + gathered_for_s))
 
     def next(self, is_complete: Callable[[Write], bool]) -> Write | None:
-        """Returns the record to write now; None while one is being written, or in the pause after an error."""
+        """Returns the record to write now; None if none is due, one is being written, or an error calls for a pause."""
         now_s = self._around.now()
         if self._in_flight is not None or now_s < self._not_before_s:
             return None

@@ -19,7 +19,7 @@ log = logging.getLogger("pfo_fs")
 T = TypeVar("T")
 
 _MISSING_AFTER_S = 30.0
-"""While ranks wait for others for longer than this, rank 0 says for which ones."""
+"""If ranks wait for others for longer than this, rank 0 says for which ones."""
 _agreements = count()
 """Ranks agree in the same order, so that the number of an agreement is the same on all of them."""
 

@@ -275,8 +275,8 @@ class PaceLeaseRenewed(Message, frozen=True, kw_only=True):
 class ClocksHeld(Message, frozen=True, kw_only=True):
     """Default clocks, whatever the schedule says, until this message comes with an empty `why`.
 
-    `off`: a user has switched pfo-fs off; `removed`: the shared directory was removed; `lost`: it has not answered
-    for long. Training and the clock processes of the host get it: clock processes do not wait for a step.
+    `off`: a user has switched pfo-fs off; `removed`: the directory or the job's folder is gone; `lost`: no answer for
+    long. Training and the clock processes of the host get it: clock processes do not wait for a step.
     """
 
     why: Literal["", "off", "removed", "lost"] = ""

@@ -176,7 +176,7 @@ def start_process(
 ) -> Child:
     """Starts `main(arguments)` of a module in a process and session of its own.
 
-    A launcher's signals to its process group do not reach the process; it ignores other signals (`started.run`).
+    A launcher's signals to its process group do not reach the process; it ignores most others (`started.run`).
 
     Args:
         module: A module of this package with a `main` that takes the arguments.

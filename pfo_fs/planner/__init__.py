@@ -6,7 +6,7 @@ changes cost (`SwitchCosts`).
 A scenario is one iteration as it was measured; iterations that are all alike are one scenario. `scenario_model` alone
 computes time and energy of scenarios at given clocks. One search (`scenarios`) makes plans, in three steps: (1) a
 relaxation gives prices of time; (2) dynamic programming finds each rank's cheapest runs of one clock (`rank_runs`); (3)
-moves bring the plan within the time and save more (`scenario_descent`). To limit clock changes, it gives each a price.
+moves bring the plan within the time and save more (`scenario_descent`). To limit clock changes, each has a price.
 
 `Planner` answers requests for iterations that are alike. A linear program gives the prices, and a lower bound of the
 energy (`relaxation`). Where changes cost nothing, `rounding` finds clocks for many deadlines at once; where they cost

@@ -1,6 +1,6 @@
 """Simpler plans for the same problem, for comparison: they show how much more one clock per instruction saves.
 
-`straggler_s` is the iteration time of another pipeline that this one waits for, in s; energies are over this time.
+`straggler_s`: the iteration time in s of a pipeline that this one waits for; energies are over at least this time.
 """
 
 import time

@@ -28,7 +28,7 @@ class ClockTable:
         ratio, cost_w: `time_s` and `cost_j` per second that the instruction takes at its max clock.
         offered: Whether plans may use each clock, (kinds, clocks).
         options: For each kind, the clocks that plans may use, by rising time, filled up with -1, (kinds, most clocks).
-        useful: For each kind, the clocks that no other clock beats in both time and cost.
+        useful: For each kind, the clocks that cost less than all faster ones, by rising time.
         nearest: The measured clock that is nearest to each clock, (kinds, clocks).
         below: The highest measured clock that is not above each clock; if there is none, the lowest measured one.
         max_clock: The max clock of each kind, (kinds,).

@@ -41,7 +41,7 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
 
     Raises:
         ConfigError: lowtime is not installed, or it cannot express the problem.
-        PlannerError: lowtime failed.
+        PlannerError: lowtime keeps too few clocks of an instruction, or cannot fit its cost model to them.
     """
     if any(delay_s for _, _, delay_s in problem.pipeline.edges):
         raise ConfigError("lowtime plans without communication delays; leave them out")
@@ -68,7 +68,7 @@ def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_
 
     Raises:
         Impossible: lowtime's fastest plan is slower.
-        ConfigError: As for `lowtime_plans`.
+        ConfigError, PlannerError: As for `lowtime_plans`.
     """
     best: Plan | None = None
     shortest_s, seconds = float("inf"), 0.0

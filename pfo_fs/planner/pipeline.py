@@ -60,7 +60,7 @@ class Pipeline:
                 if end not in self.position:
                     raise PlanError(f"a dependency names {end}, which no rank runs")
             if not 0 <= delay_s < float("inf"):
-                raise PlanError(f"the delay between {before} and {after} is {delay_s} s; it cannot be negative")
+                raise PlanError(f"the delay between {before} and {after} is {delay_s} s; it must be finite, 0 or more")
         if len(self.topological) < len(self.instructions):
             stuck = self.instructions[min(set(range(len(self.instructions))) - set(self.topological))]
             raise PlanError(f"the dependencies go in a circle through {stuck}: no order of execution satisfies them")
@@ -195,8 +195,8 @@ def pipeline_from_torch(schedule: object) -> Pipeline:
     """Returns the pipeline that a `torch.distributed.pipelining` schedule object runs.
 
     It reads `pipeline_order_with_comms` if the schedule has it, since that is then what runs, also if it was loaded
-    from a file; else `pipeline_order`, which holds the actions of all ranks on every rank. A stage's micro-batches that
-    are not numbered 0 to n - 1 (last rank of `Schedule1F1B` in torch 2.13) are numbered in order.
+    from a file; else `pipeline_order`, which holds the actions of all ranks on every rank. A stage's forwards that are
+    not numbered 0 to n - 1 (last rank of `Schedule1F1B` in torch 2.13) are numbered in order.
 
     Raises:
         PlanError: The schedule has no `pipeline_order`, or that holds nothing to compute.

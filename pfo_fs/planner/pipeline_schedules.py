@@ -118,8 +118,8 @@ def _zero_bubble_v(rank: int, ranks: int, stages: int, microbatches: int) -> Ord
 def _early_recomputation(rank: int, ranks: int, stages: int, microbatches: int) -> Order:
     """1F1B with early recomputation (Merak, TPDS'23): in the cool-down a stage recomputes while it waits.
 
-    Backwards of the steady phase include their recomputation (`forward_backward`); those behind the last forward are
-    split into a `recomputation`, which needs nothing from other stages, and a `backward`.
+    Backwards right behind a forward include their recomputation (`forward_backward`); the later ones are split into a
+    `recomputation`, which needs nothing from other stages, and a `backward`.
     """
     order: Order = []
     for instruction in _one_f_one_b(rank, ranks, stages, microbatches):

@@ -76,7 +76,7 @@ class Plan:
         return self.energy_over(max(self.iteration_time_s, self.straggler_s or 0.0))
 
     def energy_over(self, seconds: float) -> float:
-        """The energy in J if the next iteration begins `seconds` after this one (Perseus, SOSP'24, section 3.2).
+        """The energy in J if the next iteration begins `seconds` after this one began (Perseus, SOSP'24, section 3.2).
 
         Instructions take the measured energy; in the rest of the iteration, GPUs wait at the blocking power.
         """

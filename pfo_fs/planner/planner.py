@@ -21,7 +21,7 @@ _CLOSE = 1e-9
 
 _BOUNDINGS, _BISECTIONS = 20, 10
 """For a limit on power, the shortest iteration is bracketed by this many answers of the relaxation, and then
-by this many plans."""
+by at most this many pairs of plans."""
 _WALKS = 500
 """The most walks of a descent: more save less than 0.02 %."""
 _CLOSE_ENOUGH = 0.003
@@ -102,7 +102,7 @@ class Planner:
             power: The highest average power of the pipeline, in W, over all its GPUs.
 
         Raises:
-            ConfigError: Not exactly one of them is given.
+            ConfigError: Not exactly one of them is given, or it is not a finite number above zero.
             Impossible: No plan fulfils the request; the message says what is possible.
         """
         given = {"deadline": deadline, "slowdown": slowdown, "straggler": straggler, "power": power}
@@ -197,7 +197,7 @@ class Planner:
         return chosen
 
     def _simple(self, target_s: float, straggler: bool = False) -> list[Played]:
-        """Simple plans, some of which may be late. With them, no result takes more energy than the best of them."""
+        """Simple plans, of which some may be late: the search result is at least as good as the best one in time."""
         problem = self.problem
         straggler_s = target_s if straggler else None
         found = [each.best(target_s, straggler_s) for each in self._simple_clocks]

@@ -33,7 +33,7 @@ class Problem:
         wider: A profile with more clocks. New plans use only the clocks of `profile`; older plans may hold these too.
 
     Raises:
-        PlanError: The profile lacks an instruction that the pipeline runs.
+        PlanError: The profile has another number of stages, or lacks an instruction that the pipeline runs.
         ConfigError: A number is out of range.
     """
 

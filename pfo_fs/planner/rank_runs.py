@@ -57,7 +57,7 @@ class RankRuns:
             self._alone_s[:, :, at] = descent.alone_s(scenarios.durations_s * longer[:, scenarios.group_of], slack_s)
 
     def _hull_prices(self, price_w: float) -> Array:
-        """Per node, a price of time (J/s) that makes its ratio optimal: of several, that nearest its paths' price."""
+        """Per node, a price of time (J/s) that makes its ratio optimal: of several, the nearest to its paths' price."""
         scenarios, ratios = self._scenarios, self._ratios
         prices_w = price_w * self._per_ratio_s / scenarios.busy_s
         for kind, (own, costs_w) in enumerate(scenarios.table.hulls):
@@ -90,7 +90,7 @@ class RankRuns:
         return found
 
     def _cheapest(self, first: int, end: int, group: int, values_j: Array, change_price_j: float) -> Array:
-        """The clocks of the nodes from `first` to `end` that cost least, as positions in `_clocks`."""
+        """The cheapest clocks of the nodes from `first` to `end`, as positions in `_clocks`; None if no clocks fit."""
         shortest_s = self._scenarios.run_margin * self._scenarios.shortest_s[:, self._clocks]
         needed = nodes_needed(self._own_s[first:end, group], shortest_s)
         if self._free:

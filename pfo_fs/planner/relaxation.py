@@ -20,7 +20,7 @@ from pfo_fs.planner.scenario_model import Scenarios
 from pfo_fs.planner.scenario_relaxation import ScenarioAnswer
 
 INTERIOR_POINT_NODES = 5_000
-"""From about this many nodes on, the interior-point method is faster: at 8,192 instructions the dual simplex method
+"""From this many nodes on, the interior-point method is used: at 8,192 instructions the dual simplex method
 takes the same time (8 s), and its time grows with the square of their number."""
 INTERIOR_POINT_TOLERANCE = 1e-3
 """The relative error that ends the interior-point method."""
@@ -48,7 +48,7 @@ class Relaxed:
 
 
 class Relaxation:
-    """The linear program of some scenarios; each call of `solve` begins from the basis of the call before.
+    """The linear program of some scenarios. The simplex method begins each `solve` from the basis of the last one.
 
     Args:
         scenarios: The scenarios. In the program, clock changes cost nothing, so that its bound holds for all plans.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfo_fs.planner.scenario_model import Played, Scenarios
 
 _SWINGS = (1e-4, 3e-5)
-"""Relative: by how much a plan gets too slow in a turn; turns with each number are repeated as long as they help."""
+"""Relative: how much too slow a plan gets in a turn; each is repeated while turns help, at most `_MOST_TURNS` times."""
 _LONG_SWINGS = (2e-3, 5e-4, *_SWINGS)
 """The same where clock changes cost something, and single moves are larger."""
 _MOST_TURNS = 4
@@ -43,7 +43,7 @@ MOST_WALKS, _CELLS = 1_000, 4e7
 """Plans get slower in at most this many walks through all scenarios, and this many instructions in all walks: some
 seconds."""
 _ROUND_WALKS = 4
-"""Before a round tries moves, it takes the time of this many walks."""
+"""A try of moves counts as this many walks more than it makes."""
 _SAVES = 1e-6
 """Relative: a turn that saves less does not help."""
 _WINS = 1e-12

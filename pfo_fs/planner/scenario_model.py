@@ -69,7 +69,7 @@ class Scenarios:
         groups: For each pipeline the number of its group, from 0 on: pipelines of a group run the same clocks.
 
     Raises:
-        ConfigError: An argument has the wrong shape, or a duration is not above zero.
+        ConfigError: The shape or the groups are wrong, or a duration is infinite or not above zero.
     """
 
     def __init__(self, problem: Problem, full_s: Array, groups: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class Scenarios:
                 f"full_s has shape {full.shape}, not (iterations, {nodes} nodes, {len(groups)} pipelines)"
             )
         if not (np.isfinite(full) & (full > 0)).all():
-            raise ConfigError("full_s holds a duration that is not above zero")
+            raise ConfigError("full_s holds a duration that is infinite or not above zero")
         if sorted(set(groups)) != list(range(max(groups) + 1)):
             raise ConfigError(f"groups are {list(groups)}; number them from 0 on without gaps")
         self.problem, self.full_s = problem, full

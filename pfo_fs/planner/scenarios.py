@@ -23,8 +23,8 @@ _FURTHER = 48
 """Number of scenarios that are added. In iterations that it was not made for, a plan for 16 iterations of real jobs is
 late by at most 0.06 percentage points with them, and by 0.1 to 0.16 without."""
 _CELLS = 65_536
-"""Above this product of instructions, pipelines and iterations, no scenarios are added, and the relaxation makes fewer
-steps."""
+"""Scenarios are added only up to this product of instructions, pipelines and iterations; above it, the relaxation makes
+fewer steps."""
 _STEPS, _LEAST_STEPS = 100, 50
 """Steps of each stage of the relaxation. With 60 steps, not 100, a plan of 16 pipelines of 8 stages x 96 micro-batches
 saves at most 0.05 points less."""
@@ -125,7 +125,7 @@ class ScenarioPlanner:
         *,
         thorough: bool = False,
     ) -> Played:
-        """Returns the best plan: near a relaxation's answer, near one of `starts`, or one of `known`.
+        """Returns the best plan: near a relaxation's answer or one of `starts`, one of `known`, or max clocks.
 
         Args:
             mean_s: As for `at`.

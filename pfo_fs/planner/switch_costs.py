@@ -38,7 +38,7 @@ class SwitchCosts:
     Attributes:
         driver_time_s: Time in s for which the driver of the rank's host is busy: the time of a call times `calls`.
         latency_s: Time in s from the return of a call until the clock acts.
-        latencies_s: The latency in s of clocks for which it is not `latency_s`, by MHz; plans for scenarios use it.
+        latencies_s: The latency in s of clocks for which it is not `latency_s`, by MHz.
         timing_error_s: How far the moment at which a clock acts differs from the intended one, in s.
         calls: Number of driver calls of one change: the rank's GPUs on one host.
         hosts: The ranks of each host; empty: each rank has a host of its own.
@@ -59,7 +59,7 @@ class SwitchCosts:
     def __post_init__(self) -> None:
         for name in ("driver_time_s", "latency_s", "timing_error_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it cannot be negative")
+                raise ConfigError(f"{name} of a clock change is {getattr(self, name)}; it must be finite, 0 or more")
         if self.calls < 1:
             raise ConfigError(f"calls of a clock change is {self.calls}; a change needs at least one call")
         if not self.max_calls_per_s > 0:
@@ -95,7 +95,7 @@ class SwitchCosts:
         before it acts.
 
         Args:
-            mhz: The clock; None: a clock with the usual latency.
+            mhz: The clock that is kept; None: a clock with the usual latency.
         """
         latency_s = self.latency_s if mhz is None else self.latencies_s.get(mhz, self.latency_s)
         return (2 if lowered else 1) * self.driver_time_s + latency_s
@@ -178,7 +178,7 @@ def reason(costs: SwitchCosts, load: SwitchLoad, free: SwitchLoad | None, limite
     if limited:
         by_time = MOST_BUSY / costs.driver_time_s if costs.driver_time_s else float("inf")
         if by_time <= costs.max_calls_per_s / costs.calls:
-            return f"{text}: more would keep the driver of a host busier than {MOST_BUSY:.0%} of the iteration"
+            return f"{text}: more changes would keep the driver of a host busier than {MOST_BUSY:.0%} of the iteration"
         return f"{text}: the driver of a host makes at most {costs.max_calls_per_s:,.4g} calls per second"
     if free is not None and load.changes >= free.changes:
         return f"{text}: no change was dropped for its cost"

@@ -18,7 +18,7 @@ def output_file(path: str | os.PathLike[str], replaces: str = "") -> Iterator[Te
 
     If the path is /dev/stdout or the like, or not a plain file (a pipe, for example), the text is written into it. A
     link stays, and the file that it leads to is replaced and keeps its mode. If `replaces` is given, a file is replaced
-    only if its first lines hold that text.
+    only if it is empty, or its first 1,000 bytes hold that text.
 
     Raises:
         ConfigError: The file cannot be written, or would replace a file that it must not.

@@ -127,7 +127,7 @@ class JobState:
 
     @property
     def compared(self) -> bodies.ModelBody | None:
-        """What was measured of the plan that stays; all that was known last where the job ended meanwhile."""
+        """The model of the plan that stays; if the job is over, the newest model that knows what the plan saves."""
         return self.model.last or self.model if self.model is not None and self.is_over else self.model
 
     @property

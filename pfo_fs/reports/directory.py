@@ -21,7 +21,7 @@ class JobRow:
         saved_kwh: Energy saved against max clocks; negative: more was used; None: not known.
         more_time: Additional time against max clocks, relative; None: not known.
         verdict: What the schedule in force, or the last one, saves and costs.
-        problem: Why figures are missing; else empty.
+        problem: Why figures are missing, or that the job was much slower; else empty.
     """
 
     job_id: str
@@ -75,7 +75,7 @@ def job_row(folder: JobFolder) -> JobRow:
 
 
 def owner_of(folder: JobFolder) -> str:
-    """Returns the name of the user who owns the job's folder, or the number where the host does not know the user."""
+    """Returns the name of the user who owns the job's folder (see `user_name`), or `unknown` if it cannot be read."""
     try:
         return user_name((Path(folder.files.root) / folder.path).stat().st_uid)
     except OSError:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _MOST_JOBS_PER_S = 5
 """About five jobs are read per second, however short the interval: each takes some ten file operations."""
 _READ_AFTER_END = 2
-"""An ended job is read until it owed nothing this often: what it owes is told within seconds, so before the second."""
+"""An ended job is read until it owed nothing this often: what it owes is told within seconds, so by the second time."""
 MOST_JOBS = 200
 """The 200 newest running jobs have figures of their own; the others are only counted."""
 
@@ -46,9 +46,9 @@ class Figures:
 
     Attributes:
         site_problem: What is wrong with `site.yaml`; empty if nothing is.
-        jobs: The running jobs, and their number by state; empty for a daemon that stands by.
+        states, jobs: Jobs by state, and those that run or owe an undo; none for a daemon that stands by.
         energy_j: Energy of all GPUs since the daemon has begun to lead, in J, by the iterations that were reported.
-        saved_j, added_j: Energy that some iterations took less than at max clocks, and others more, as measured.
+        saved_j, added_j: Energy in J that iterations took less than at max clocks, and that others took more.
     """
 
     leads: bool
@@ -147,7 +147,7 @@ def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
         "loads_explain_ratio": ("Share of what varies between ranks that loads explain (LoadClocks).", explained),
         "loads_control_steps": ("Steps at max clocks, drawn by chance, to measure others against.", controls),
         "off": ("1 if the job, or every job, is switched off: it runs at default clocks.", job.off),
-        "problem": ("1 if the coordinator or a rank reports a problem; `pfo-fs status` shows its text.", is_wrong),
+        "problem": ("1 if a record, a rank, the plan or schedule.yaml has a problem; see `pfo-fs status`.", is_wrong),
     }
 
 
@@ -188,7 +188,7 @@ def _metrics(figures: Figures) -> Iterator[Metric]:
     added = "Energy that iterations took beyond that of max clocks; saved minus added is the net saving."
     yield CounterMetricFamily("pfo_fs_energy_added_joules", added, value=figures.added_j)
 
-    states = GaugeMetricFamily("pfo_fs_jobs", "Jobs that have not ended, by state.", labels=["state"])
+    states = GaugeMetricFamily("pfo_fs_jobs", "Jobs not ended, or owing an undo, by state.", labels=["state"])
     for state in sorted({"waiting", "running", "broken", *figures.states}):
         states.add_metric([state], figures.states[state])
     yield states

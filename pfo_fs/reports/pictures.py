@@ -14,7 +14,7 @@ from pfo_fs.reports.collect import JobData, Window
 from pfo_fs.reports.timeline import Laid, spans_of
 
 WIDTH = 1080.0
-"""Width in pixels of the page's pictures. On narrower screens they scroll sideways, so that text stays readable."""
+"""Width in pixels of the page's pictures. Narrower windows shrink them; below 640 px they keep 860 px, and scroll."""
 SCALE = (
     *("#443a83", "#404588", "#3c4f8a", "#375a8c", "#33638d", "#2f6c8e", "#2b748e", "#277e8e", "#24868e", "#218f8d"),
     *("#1f978b", "#1fa188", "#23a983", "#2cb17e", "#38b977", "#4ac16d", "#5cc863", "#70cf57", "#86d549", "#a0da39"),
@@ -32,7 +32,7 @@ Bounds = tuple[float, float]
 """The lowest and the highest value of a colour scale."""
 
 _MOST_WINDOWS = 80
-"""This many schedules fit beside one another; the table of the page has all."""
+"""This many schedules fit beside one another; the table of the page has up to 2,000."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 24.0, 24.0, 44.0
 """Space in px around the boxes."""
 _ROW_PX, _MOST_PX = 20.0, 320.0
@@ -46,7 +46,7 @@ _PANEL_PX = (WIDTH - _LEFT - _RIGHT - _GAP) / 2
 _STEP_ROW_PX, _BOX_PX, _MOST_WIDE_PX = 24.0, 20.0, 16_000.0
 """In the picture of a step: height of a rank, mean width of an instruction, largest width of the picture."""
 _MOST_TEXTS = 4000
-"""Instructions of larger pipelines have neither number nor tooltip, so that the page stays small."""
+"""In pipelines of more instructions, boxes have neither number nor tooltip, so that the page stays small."""
 _HEIGHT = {"forward": 0.62, "recomputation": 0.62, "backward_weight": 0.4}
 """An instruction fills this part of a row, which shows its kind without colour; other kinds fill nearly all of it."""
 _LANE = "var(--lane)"

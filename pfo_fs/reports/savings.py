@@ -35,10 +35,10 @@ class Savings:
 
     Attributes:
         measured: Figures under the schedule in force; None while there are no complete results.
-        baseline: Figures at max clocks, scaled to the present power, for comparison; None if there are none.
+        baseline: Figures at max clocks, for comparison; None if there are none.
         work_differs: By how much iterations under one schedule scatter, relative, if that is more than equal work does;
             0: their work is equal, or it is not known.
-        change_errors: Two standard errors of the changes of time and energy from window to window; None: not known.
+        change_errors: Two standard errors of the changes of time and energy against the baseline; None: not known.
     """
 
     measured: Figures | None
@@ -127,7 +127,7 @@ def _baseline(data: JobData) -> Figures | None:
 class JobTotal(NamedTuple):
     """All iterations of a job so far, profiling included; `more_...`: beyond max clocks, if `compared`.
 
-    `known` iterations ran under measured schedules; all other iterations count like the mean of these.
+    `known` iterations ran under measured schedules; all other iterations count like the mean of these schedules.
     """
 
     iterations: int

@@ -107,7 +107,7 @@ class DirectoryStatus(BaseModel):
 
 
 def collect_status(shared: SharedDirectory, live: int = 50) -> DirectoryStatus:
-    """Reads the state of daemon and jobs: at most 500 folders, and for about 10 s."""
+    """Reads the state of daemon and jobs: at most 500 folders and `live` running jobs, and for about 10 s."""
     told, since_s = _quietly(shared.read_daemon), time.monotonic()
     switch = OffSwitch(shared.files)
     switched = _quietly(switch.read) or SwitchedOff()

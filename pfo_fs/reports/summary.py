@@ -20,7 +20,7 @@ from pfo_fs.reports.wording import (
 
 
 def headline_section(data: JobData, savings: Savings, rates: Mapping[str, float] | None = None) -> dict[str, object]:
-    """Returns savings against max clocks, of an iteration and of the whole job; `rates`: {"{} kg CO2": 0.38}."""
+    """Returns savings against max clocks, of an iteration and the whole job; `rates` per kWh: {"{} kg CO2": 0.38}."""
     loads, verdict = data.loads, verdict_of(data)
     if loads is not None and verdict.by == "loads":
         title, lead, missing = "Clocks from loads, against max clocks", loads.text, ""
@@ -158,7 +158,7 @@ def messages(data: JobData) -> list[tuple[str, str, str]]:
 
 
 def whole_job_slower(data: JobData, total: JobTotal | None) -> str:
-    """Returns by how much the whole job was much slower than at max clocks, and what explains it; else ''."""
+    """Returns by how much the whole job was slower than at max clocks, and why, if people notice it; else ''."""
     if total is None or not total.compared or total.more_time_s <= MUCH_SLOWER * (total.time_s - total.more_time_s):
         return ""
     first_steps: dict[str, int] = {}

@@ -146,7 +146,7 @@ def write_trace(data: JobData, path: str | os.PathLike[str]) -> dict[str, int]:
         The number of `steps`, `pipelines` and `rows` in the file.
 
     Raises:
-        PlanError: Nothing was measured at max clocks, or the order of instructions is not known.
+        PlanError: Nothing was measured at max or default clocks, or orders of instructions are unknown or wrong.
         ConfigError: The file cannot be written, or would replace a file that is no trace.
     """
     steps: set[int] = set()

@@ -88,7 +88,7 @@ def _next_step(state: JobState, by: str) -> str:
 
 
 def verdict_of(state: JobState) -> Verdict:
-    """Returns what is known of the clocks in force; for a schedule by hand, results are read."""
+    """Returns what is known of the clocks in force; for a schedule by hand, or without a model, results are read."""
     source = state.current.source if state.current is not None and state.current.number >= 0 else None
     model, loads, allowed = state.compared, state.loads, allowed_slowdown(state.compared)
     if is_overruled(state):
@@ -146,7 +146,7 @@ def expected_slowdown(data: JobData, schedules: Sequence[FrequencySchedule]) -> 
     """Returns by how much longer iterations would take under schedules than at the highest clocks, relative.
 
     It follows from what the job has measured, with times linear in 1 / clock. An instruction that was measured at one
-    clock only is taken to follow it as others do. None if none was measured at two clocks, or an order is not known.
+    clock only is taken to follow it as others do. None if none has two clocks, or an order or time is unknown.
 
     Raises:
         PlanError: The profile in the job's folder, or the recorded orders, cannot be right.

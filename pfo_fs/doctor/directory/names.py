@@ -25,7 +25,7 @@ _WRITTEN_BYTES = 64 << 10
 _REPLACEMENTS = 60
 _REPLACE_FOR_S = 2.0
 READS_TRIED = 4
-"""The store repeats a read this often."""
+"""The store tries a call on a file this often."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def write_new(path: Path, data: bytes) -> os.stat_result:
 
 
 def check_write(root: Path) -> list[Check]:
-    """Writes a file and reads it again; also says to which user it belongs."""
+    """Writes a file, reads it again and changes its mode; also says to which user it belongs."""
     data = secrets.token_bytes(_WRITTEN_BYTES)
     with own_name(root) as path:
         try:
