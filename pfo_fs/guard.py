@@ -41,7 +41,7 @@ class WarnOnce:
         self._keys: set[str] = set()
 
     def __call__(self, text: str, key: str = "") -> bool:
-        """Logs `text` unless a warning with this key (by default the text) was logged; returns whether it did."""
+        """Logs `text` unless a warning with this key (by default the text) was noted before; returns whether it did."""
         first = self.note(key or text)
         if first:
             log.log(self._level, "%s", text)
@@ -67,7 +67,7 @@ class Guard:
     Args:
         go_without: Called once, with the error, before training goes on: from then on, no call of training does
             anything, and clocks and power limits are not changed.
-        strict: Errors are raised instead.
+        strict: Whether errors are raised, and `go_without` is not called.
         what: What is off after an error, for the warning.
 
     Attributes:
@@ -122,8 +122,8 @@ def takes_any_call(
 ) -> Callable[[Method], Method]:
     """Makes a constructor take any call; if it does not have an argument, `wrong_call` holds the error.
 
-    A TypeError would end training on this rank before the other ranks hear of it. So the constructor runs, with the
-    arguments that it has, and raises `wrong_call` where it raises its other errors.
+    A TypeError would end training on this rank before the other ranks hear of it. So the constructor runs, with those
+    named arguments that it has, and raises `wrong_call` where it raises its other errors.
 
     Args:
         arrange: Returns the positional arguments in the constructor's order; it may change the named arguments.

@@ -15,7 +15,7 @@ from pfo_fs.models import Count, Megahertz, Seconds, StepNumber, Text
 LEAST_BALANCED = 0.02
 """Balanced batches are mentioned if they would make steps shorter by this share."""
 _MOST_LANES = 64
-"""The most lanes that are read: more than twice as many as are written."""
+"""The most lanes that are read: twice as many as are written."""
 
 
 class LastLoadStep(BaseModel):
@@ -23,8 +23,8 @@ class LastLoadStep(BaseModel):
 
     Attributes:
         lanes: Number of all lanes.
-        work_s: The time of each lane's own work.
-        full_s: That time at the highest clock.
+        work_s: The time of each lane's own work, in s.
+        full_s: That time at the highest clock, in s.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -44,7 +44,7 @@ class LastLoadStep(BaseModel):
 
 
 class LoadsKnown(BaseModel):
-    """What is known of clocks from loads; times, energies and shares are relative. None: not known yet.
+    """What is known of clocks from loads; `margin`, `saved`, `late` and `balanced` are relative. None: not known yet.
 
     Attributes:
         text: What is known, in words.
@@ -56,7 +56,7 @@ class LoadsKnown(BaseModel):
         late, late_error: Time that clocks cost, measured against control steps, and its standard error.
         controls: Number of control steps.
         balanced: By how much shorter steps would be with batches of equal work.
-        time_s, energy_j: Time of all steps so far, and the energy of all GPUs in them.
+        time_s, energy_j: Time of all steps so far, in s, and the energy of all GPUs in them, in J.
         last: The last step of which all ranks have told the end.
         learned: How durations follow from loads, for the next start of the job; see `LoadDurations.learned`.
     """

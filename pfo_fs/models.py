@@ -335,7 +335,7 @@ def share_text(share: float, error: float, digits: int) -> str:
 
 
 class Straggler(_Model):
-    """A user's announcement that iterations will take `slowdown` times as long.
+    """A user's announcement that iterations of a pipeline will take `slowdown` times as long.
 
     Attributes:
         slowdown: The straggling pipeline's iteration time, divided by that at max clocks.
@@ -352,7 +352,7 @@ class PlanInputs(_Model):
     Attributes:
         target: The target that a user requests; None: the target that the scheduler was started with.
         straggler: The straggler that a user announces.
-        slow_pipelines: The data-parallel rank of each pipeline that is slower than planned, and how many times slower.
+        slow_pipelines: By data-parallel rank, how many times as long as planned a pipeline takes; below 1: less long.
         remeasure_epoch: Counts how often the plan in force was questioned; a higher number requests new measurements.
         alarm_epoch: `remeasure_epoch` of the latest alarm, by which all pipelines take another time; 0: no alarm.
     """

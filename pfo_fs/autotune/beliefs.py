@@ -19,10 +19,10 @@ from pfo_fs.planner import Calibration, Pipeline, SwitchCosts, calibrate
 from pfo_fs.turns import MOST_TURNS, ROUND
 
 _MOST_WINDOWS = 8
-"""At most this many windows are kept: their iterations show what loads to expect. One of them is the latest window at
-the highest clocks; only such a window tells by how much an instruction's place in the iteration lengthens it."""
+"""At most this many windows are kept: their iterations show what loads to expect. The latest window at the highest
+clocks stays: runs at the highest clock tell by how much an instruction's place in the iteration lengthens it."""
 _MOST_INSTRUCTIONS = 6000
-"""About this many measured instructions are enough to calibrate with."""
+"""Calibration uses three windows at most, and of each about this many instructions, but one iteration at least."""
 _LEAST_OFF, _FAR = 0.02, 4.0
 """Durations of instructions count as different, from before or from those at default clocks, if they differ by 2 % and
 by four standard errors."""
@@ -66,7 +66,7 @@ class Beliefs:
         switching: What a clock change costs; None where clocks do not follow the device: then plans have one clock per
             rank.
         clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at, in s: 0.0 if
-            clock processes have learned when each clock acts that was set in the latest window.
+            clock processes know when each clock acts that was set in the latest window with changes.
         slow_pipelines: Data-parallel ranks whose measurements are not used, because they do not run at their clocks.
     """
 
@@ -83,7 +83,7 @@ class Beliefs:
         self._curves: Curves | None = None
 
     def block(self, *, for_energy: bool) -> int:
-        """For how many steps each turn lasts: for two or more if clocks act late, and longer if energies count."""
+        """Returns for how many steps each turn lasts: two or more if clocks act late, more if energies count."""
         costs = self.switching
         late_s = 0.0 if costs is None else costs.latency_s + costs.driver_time_s
         least_s = LEAST_BLOCK_S if for_energy else self._capped_late_s
@@ -111,7 +111,7 @@ class Beliefs:
         Args:
             schedules: The schedules in force; a rank without one ran at its default clocks.
             turns: Which ranks followed them in which step, as in `Term`.
-            after_alarm: Whether the job has changed: earlier trials, and windows or curves, then tell nothing any more.
+            after_alarm: Whether the job has changed: see `_forget_after_alarm`.
         """
         taken = [result for result in measured_results(results) if self._is_taken(result.rank)]
         if any(result.switching is not None for result in taken):
@@ -225,7 +225,7 @@ class Beliefs:
         self.trials[trial.plan] = trial if before is None else before.pooled(trial)
 
     def default_clocks_differ(self) -> bool:
-        """Returns whether the latest window's steps at default clocks were slower than those at max clocks."""
+        """Returns whether instructions of the latest window took longer at default clocks than at max clocks."""
         assert self.loads is not None
         latest = self.windows[-1]
         kinds, top_mhz = self.loads.kind_of_node, self.ratios().top_mhz

@@ -6,11 +6,11 @@ The logarithm of its power falls likewise. So both are random lines whose slope 
 measured points its mean is a cubic spline, and its error grows with the distance from them.
 
 Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
-So the line may begin only at one of the measured clocks, or a little below it, and be flat above. How much that counts
-is chosen by the measurements, too; without this choice, noise at one clock of the plateau would look like a slope.
+So the line may be flat down to one of the measured clocks, or a little below it. The measurements decide how much that
+counts, too; without it, noise at one clock of the plateau would look like a slope.
 
-Stages of a model are often alike, and so are instructions on one kind of GPU. How much of a curve is common to all, and
-how much is each instruction's own, is chosen by the measurements (by marginal likelihood).
+Stages of a model are often alike, and so are instructions on one kind of GPU. The measurements decide (by marginal
+likelihood) how much of a curve is common to all, and how much is each instruction's own.
 """
 
 import math
@@ -103,7 +103,7 @@ class _Grid:
 
 
 class _Curves:
-    """Curves that are flat for z up to `end`: what measurements (nan: none) say of them."""
+    """What measurements (NaN: none) say of curves that are flat for z up to `end`."""
 
     def __init__(self, prior: Prior, grid: _Grid, values: Array, errors: Array, end: float) -> None:
         self._prior, self._grid = prior, grid
@@ -132,7 +132,7 @@ class _Curves:
         return Belief(self._mean[rows] + half.T @ whitened, covariance)
 
     def _whitened(self, own_share: float, roughness: float) -> tuple[Array, Array]:
-        """The root of the covariance of the measurements, and the measurements without their mean, divided by it."""
+        """The root of the covariance of the measurements; and the measurements less their mean, divided by it."""
         lower = np.linalg.cholesky(self._covariance(own_share, roughness, self._known, self._known) + self._noise)
         return lower, np.linalg.solve(lower, self._rest)
 
@@ -152,12 +152,12 @@ def _believe(prior: Prior, grid: _Grid, measured: Sequence[tuple[float, float] |
     """Returns what is believed at the first `wanted` rows of the grid.
 
     Args:
-        measured: Of each row, what was measured there, as a logarithm, and its relative error; None: nothing.
+        measured: For each row, the logarithm of what was measured, and its relative error; None: nothing was.
     """
     values, errors = np.array([each or (math.nan, 0.0) for each in measured]).T
     sloped = _Curves(prior, grid, values, errors, 0.0)
     choices = [(own_share, times * prior.roughness) for own_share in _OWN_SHARES for times in _ROUGHNESS]
-    # The mean of the choices, weighted by how likely each makes the measurements: a few of these exclude no choice.
+    # The mean of the choices, weighted by how likely each makes the measurements: few measurements exclude no choice.
     likely = _likely([sloped.log_likelihood(*choice) for choice in choices])
     own_share, roughness = np.average(np.array(choices), axis=0, weights=likely).tolist()
     ends = _plateaus(grid.z[np.isfinite(values)].tolist()) if prior.plateau else []

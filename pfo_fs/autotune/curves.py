@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 
 EXPECTED = View()
-"""The view of plans that are to stay: only clocks whose time is known to 2 % and whose power is known to 6 %."""
+"""The view of plans that are to stay: clocks that were measured, or are known to 2 % in time and 6 % in power."""
 CAUTIOUS = View(times=2.0, time_error=math.inf, power_error=math.inf)
 """The view of plans that find out where there is slack, such as the first plan: they use clocks that are hardly known,
 but are surely in time. Before low clocks were measured, times are as long as physics allows."""
@@ -84,13 +84,13 @@ class Curves:
         return math.sqrt(max(0.0, float(covariance[row, row] + covariance[top, top] - 2 * covariance[row, top])))
 
     def covariance_of(self, rows: Sequence[Mapping[tuple[Kind, int], float]], *, powers: bool = False) -> Array:
-        """Returns the covariance of the errors of some weighted sums of logarithms of times or powers.
+        """Returns the covariance of the errors of weighted sums of logarithms of times or powers.
 
-        Errors within one fit are correlated; errors of different fits are not.
+        Errors of one fit are correlated; errors of different fits are not.
 
         Args:
-            rows: For each sum, the derivative of it by the logarithm of each kind at each clock (MHz).
-            powers: Whether the logarithms are those of powers.
+            rows: For each sum, its derivative by the logarithm of each kind at each clock (MHz).
+            powers: Whether the logarithms are of powers, not of times.
         """
         found: Array = np.zeros((len(rows), len(rows)))
         for group in self._groups:

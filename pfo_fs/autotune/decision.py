@@ -40,8 +40,8 @@ LUCK = 0.05
 _HOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Shares of `HOPEFUL`: a less optimistic plan loses less if it is wrong. The first plan that may be tried counts."""
 _EVERY = (1, 2, 4, 8, 16)
-"""A trial changes the clocks of all micro-batches, or of every second, fourth and so on: that tells all about the
-clocks of which something is hoped."""
+"""A trial changes the clocks of all stretches of an iteration, or of every second, fourth and so on: that tells all
+about the clocks of which something is hoped."""
 PARTS = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """A trial changes the clocks by all that is hoped for, or by half of it, a quarter and so on: a small step tells how
 closely an instruction follows its clock, so that the next step can be larger."""
@@ -55,12 +55,12 @@ TRIALS_IN_VAIN = 2
 in force. These come ever more rarely, so that the number of trials grows with the logarithm of the iterations. A plan
 that is expected to save more is tried until twice as many were in vain, so that a job settles in any case."""
 _MOST_MADE = 4
-"""A plan is made again for an earlier end, four times at most, until it is surely in time."""
+"""A plan is made four times at most, each time for another end, until it is surely in time, and hardly early."""
 _STEPS = (1.0, 0.95, 0.87, 0.75, 0.62, 0.5, 0.4)
 """Clocks that are measured, as shares of the highest one: a few, so that the ticks of an energy counter tell the power
 of each. The curves tell of the clocks in between."""
 _FIRST_STEPS = (2, 1)
-"""Each kind of instruction is lowered in one micro-batch at least: by two steps, or by one if two would be too late."""
+"""Each kind of instruction is lowered in one stretch at least, by two steps, or by one, unless that is too late."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class _Decision:
         return replace(choice, converged=True)
 
     def _known(self) -> ClockPlan | None:
-        """The plan that saves most among those that ran or were tried and may run on; None if max clocks take less."""
+        """The plan that saves most among those that ran or were tried and may run on; None if none saves energy."""
         model, last = self.model, self.last
         if last is None:
             return None
@@ -261,9 +261,9 @@ class _Decision:
     def _hopeful_plan(self, run: ClockPlan, most_time: float) -> tuple[ClockPlan, float] | None:
         """Returns a plan that uses clocks which may be better than expected, and how much more it saves if they are.
 
-        Trials alternate: the full change in few micro-batches, or part of the change in all, so that a trial takes no
-        more than `most_time`. No plan is tried again. Neither way is better on all jobs: where a change of the clock
-        takes long, few micro-batches tell nothing.
+        Trials alternate: the full change in few stretches, or part of the change in all, so that a trial takes no more
+        than `most_time`. No plan is tried again. Neither way is better on all jobs: where a change of the clock takes
+        long, few stretches tell nothing.
         """
         model, number = self.model, len(self.tried)
         for share in _HOPES:

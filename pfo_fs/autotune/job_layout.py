@@ -122,7 +122,7 @@ class JobLayout:
         """Returns what a rank ran: its order, at the clocks of its schedule."""
         order = self.order(rank)
         clocks_mhz = [0] * len(order) if schedule is None else [mhz for _, mhz in schedule.frequencies]
-        # If the schedule has another length, the rank did not run it: `numbered_iterations` then finds none of it.
+        # A rank did not run a schedule that is shorter than its order: `numbered_iterations` finds no such run.
         return [(name, stage, mhz) for (name, stage), mhz in zip(order, clocks_mhz, strict=False)]
 
     @property
@@ -146,7 +146,7 @@ class JobLayout:
 
 
 class RunSample(NamedTuple):
-    """One run of an instruction; `energy_j` is 0 if it is not known, `clock_mhz` if it is not known when clocks act."""
+    """A run of an instruction; `energy_j` is 0 where unknown, `clock_mhz` where it is unknown when clocks act."""
 
     time_s: float
     energy_j: float
@@ -184,7 +184,7 @@ _COUNTED_AS = {
     "backward_input": ("gradient",),
     "forward_backward": ("gradient", "recomputation"),
 }
-"""Instructions of a stage that are counted together, since a micro-batch has one of them."""
+"""Instructions of a stage that are counted together, since each micro-batch has only one of them."""
 
 
 def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
@@ -220,16 +220,16 @@ def pipeline_of(orders: Sequence[Sequence[tuple[str, int]]]) -> Pipeline:
 def stretches_of(
     first_nodes: Sequence[int], times_s: Sequence[float], long_enough_s: float, clock_unknown_s: float
 ) -> list[int]:
-    """Returns for each node the number of its stretch of the iteration; a rank's numbers start from that of the rank.
+    """Returns for each node the number of its stretch of the iteration; the numbers of rank r are r, r + 1, ...
 
     A stretch is one instruction, or several short ones that together last until a new clock acts; its last instruction
     begins when the clock is known to act.
 
     Args:
         first_nodes: The first node of each rank of a pipeline, and at the end the number of nodes.
-        times_s: Mean duration of each node.
-        long_enough_s: Least duration of a stretch.
-        clock_unknown_s: For how long after a change it is unknown which clock an instruction has run at.
+        times_s: Mean duration of each node, in s.
+        long_enough_s: Least duration of a stretch, in s.
+        clock_unknown_s: For how long after a change, in s, it is unknown which clock an instruction has run at.
     """
     numbers: list[int] = []
     for rank, (first, last) in enumerate(pairwise(first_nodes)):

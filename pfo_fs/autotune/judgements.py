@@ -27,12 +27,12 @@ class ModelError(NamedTuple):
 
 
 ERROR_OF_SAVING = ModelError(of_all=0.02, of_one=0.005)
-"""Relative to a plan's saving. Nodes that cannot make all clock changes in time take 2 % from all plans alike."""
+"""Relative to the energy at max clocks. Hosts that make some clock changes late take 2 % from all plans alike."""
 ERROR_OF_TIME = ModelError(of_all=0.001, of_one=0.0003)
 """Relative to the times of iterations, if everything that was measured of instructions is known."""
 
 _LEAST_VARIANCE = 1e-10
-"""Nothing is measured more exactly than to 0.001 %."""
+"""No figure is measured more exactly than to 0.001 %; this is the square of that."""
 _MOST_TRIALS = 12
 """Only the latest 12 of the measured plans are used to judge others: each of them costs a play of all scenarios."""
 _LEAST_ERROR = 1e-4
@@ -217,8 +217,8 @@ def expected_offset(
 ) -> Figure:
     """Returns by how much the last plan is expected to differ from its model.
 
-    There are three sources of error: the curves (plans with the same clocks share it), the job (all plans share it),
-    and the plan itself. All three are normal, so a measured plan tells of the others by their covariance.
+    There are three sources of error: the curves (plans with the same clocks share their errors), the job (all plans
+    share its error), and the plan itself. All are normal, so a measured plan tells of the others by their covariance.
 
     Args:
         measured: By how much each plan differed from its model.

@@ -1,4 +1,4 @@
-"""Windows in the form that the model of durations is fitted to: by micro-batch, with the effect of clocks on runs."""
+"""Windows by micro-batch, with the effect of clocks on runs: what the model of durations is fitted to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Ratios:
 
     Attributes:
         clocks_mhz: The clocks, rising.
-        logs, errors: Logarithm of r of each kind (row) at each clock (column), and the standard error of it.
-        top_mhz: The highest clock of each kind.
+        logs, errors: Logarithm of r of each kind (row) at each clock (column), and its standard error.
+        top_mhz: The highest clock of each kind, in MHz.
     """
 
     clocks_mhz: Array
@@ -62,7 +62,7 @@ class Rows:
         self.by_step: Array = np.repeat(np.arange(len(pipelines_of_step)), pipelines_of_step * batches)
         self.by_place = np.tile(np.arange(batches), len(self.logs) // batches)
         self.seen = known & (node_at >= 0)[self.by_place]
-        # By how much longer a run would have taken at the clock of its schedule than at the clock at which it ran.
+        # Logarithm of the time of a run at its schedule's clock, over that at the clock at which it ran.
         self.shifts = own_logs - self.ratio_logs
         self.top_mhz = ratios.top_mhz
         self.at_top = (self.mhz >= self.top_mhz) & (ran_mhz >= _SAME_CLOCK * self.top_mhz) & self.at_clock
@@ -114,7 +114,7 @@ class Effect:
 
 
 def ratio_of(kinds: Array, window: Window, ratios: Ratios) -> tuple[Array, Array]:
-    """Log r of each instruction of a window at the clock at which it ran, and the error of it."""
+    """Log r of each instruction of a window at the clock at which it ran, and its error."""
     which = kinds[:, None]
     logs, errors = ratios.at(which, window.ran_mhz)
     if window.or_mhz.any():  # it ran at either clock

@@ -36,7 +36,7 @@ _LEAST_NOISE = 0.0003
 _LOAD_ERROR = 0.01
 """Relative: loads explain the mean duration of some iterations with about this error."""
 _NEARER = 0.25
-"""A new clock has acted if durations differ from those at it by at most this share of the old clock's difference."""
+"""A new clock has acted if durations are off those at it by at most this share of what the two clocks differ by."""
 _UNSURE_SHIFT = 0.5
 """Relative: how far the difference between two neighbouring clocks may be from what is believed of it."""
 _NOTHING_KNOWN = 1.0
@@ -74,7 +74,7 @@ class LoadModel:
         noises: For each kind, the standard deviation that is left.
         bases: For each pipeline, the log duration of each kind at the highest clock and an ordinary load, mean over the
             windows.
-        first_bases: The same of an ordinary pipeline in the first windows; ratios times these make `Found.time_s`.
+        first_bases: The same of an ordinary pipeline in the first window; ratios times these make `Found.time_s`.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -149,7 +149,7 @@ class LoadModel:
         return found
 
     def _bases(self, full: Array, rows: Rows, robust: Array) -> Array:
-        """The base of each kind, by lane: from runs at the highest clock where there are some."""
+        """The base of each kind, by lane: from runs at the highest clock alone where there are enough of them."""
         found = []
         for lane, pipeline in enumerate(rows.pipeline_of_lane):
             mine = (rows.lanes == lane)[:, None] & rows.seen
@@ -231,7 +231,7 @@ class _Cells:
 
         Args:
             above: Log duration above the base of each run, the ratio included.
-            of_place: What the place in the iteration explains of it.
+            of_place: What the place in the iteration explains of that.
             gain, weights: Sensitivities of the kinds, and 1 / variance of each run.
             surely: The weights of runs at clocks that are known well; 0 for other runs, since an error in their clock's
                 ratio is common to many runs, so that together they tell little.

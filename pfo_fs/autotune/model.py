@@ -29,7 +29,7 @@ _RECOMBINED, _MOST_VALUES = 192, 2_000_000
 micro-batches of iterations in another way than those that the planner adds. With many pipelines, a plan can be late by
 4 % in one iteration of 25, which a few dozen iterations may not hold."""
 _OWN_GROUP = 0.05
-"""A pipeline runs clocks of its own if one of its ranks differs by more than this share from its stage's median."""
+"""A pipeline runs clocks of its own if one kind's durations differ from the median pipeline's by more than this."""
 _MOST_GROUPS = 8
 """At most 8 pipelines run clocks of their own; the others share one plan."""
 _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
@@ -37,9 +37,9 @@ _USUAL_LATENCY_S, _LATENCIES = 0.01, 4.0
 _LEAST_DEADLINE = 0.01
 """If a deadline leaves less time, this share of the time at max clocks counts, as times are divided by it."""
 _MOST_SLOWDOWN = 3.0
-"""Plans for a cap on power take at most three times as long as max clocks: the lowest clocks take less."""
+"""Plans for a cap on power take at most three times as long as max clocks: even the lowest clocks take less."""
 _BISECTIONS = 12
-"""After this many bisections, the slowdown that keeps to a cap on power is known to 0.02 %."""
+"""After this many bisections, the slowdown that keeps to a cap on power is known to 0.0005."""
 
 
 class JobModel:
@@ -192,7 +192,7 @@ class JobModel:
 
     @cached_property
     def least_power_w(self) -> float:
-        """The least power of all GPUs of the job together, in W."""
+        """The power of all GPUs of the job together under the slowest plan for a cap on power, in W."""
         return self._power_at(_MOST_SLOWDOWN)
 
     def _scenarios(self, view: View) -> Scenarios:
@@ -256,9 +256,9 @@ class JobModel:
         return len(set(self.stretches)) == len(self.problem.pipeline.orders)
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
-        """Returns a plan in which stretches of each rank have clocks of another plan.
+        """Returns a plan in which some stretches of each rank have the clocks of another plan.
 
-        From stretch `first` on, these are every second stretch, or every third one, as `every` says.
+        These are stretch `first` and each one that is a multiple of `every` away; one earlier in each further group.
         """
         return self._plan(
             [

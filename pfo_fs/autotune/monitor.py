@@ -21,14 +21,14 @@ LEAST_CHANGE = 0.01
 _LEAST_SCATTER = 0.002
 """Relative: iterations are not taken to repeat more exactly than this."""
 _CLIP = 4.0
-"""If an alarm takes several iterations, each of them counts for four standard deviations at most: the operating system
-pauses some iterations."""
+"""If an alarm takes several iterations, each counts for four standard deviations at most, or for 4 % if that is more:
+the operating system pauses some iterations."""
 _LEAST_ITERATIONS = 2
-"""An alarm needs this many iterations in a row, or only one if a GPU reports that it runs below its clock."""
+"""An alarm needs this many iterations in a row; one if a GPU reports a low clock, or a straggler becomes faster."""
 _SAME = 0.01
 """A slowdown that differs by less than this share from the known one changes nothing."""
 _KEPT = 8
-"""The latest 8 iterations of a sum tell how large the change is."""
+"""The latest 8 values of a sum tell how large the change is; the latest 8 incomplete steps wait for more pipelines."""
 
 
 class _Test:

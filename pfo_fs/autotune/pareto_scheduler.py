@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _MOST_ROUNDS = 12
 """The plan that runs is measured in two rounds of turns, later in up to twelve: its errors fall with the time."""
 _DEFAULT_SHARE = 0.01
-"""A measurement runs default clocks for this share of the steps so far, at most for as many as twelve rounds have."""
+"""A measurement runs default clocks for this share of the steps so far, in two rounds at least, in twelve at most."""
 _ALL_FOLLOW = (ALL,)
 """Turns of a plan that is not compared with default clocks."""
 _AGAIN, _FIRST_AGAIN = 1.5, 40

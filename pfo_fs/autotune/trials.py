@@ -25,7 +25,7 @@ _AT_CLOCK_BEFORE = 0.05
 """Instructions run for about 5 % of their time at the clock before, since clocks act late. The work of steps with the
 plan may be misjudged by this share of the time that lower clocks add."""
 _USUAL_STEPS = 96
-"""After this many steps, time is known to about 0.05 %, and energy to a twentieth of its saving."""
+"""After this many steps, time is known to about 0.05 %, and the energy saved to a twentieth of itself."""
 
 
 def trial_of(model: JobModel, beliefs: Beliefs, plan: ClockPlan, window: Window, block: int) -> Trial:

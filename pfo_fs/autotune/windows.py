@@ -39,7 +39,7 @@ class Window:
         follows: Whether each rank followed the schedule, (iterations, ranks of a pipeline, pipelines); if not, it ran
             at default clocks, which count as the highest ones.
         clocks_mhz: The clock that was wanted; the highest clock where none was set.
-        ran_mhz: Mean clock at which each instruction ran, if it is known when clocks act; else the schedule's clock.
+        ran_mhz: Mean clock at which each instruction ran where it is known when clocks act; else the schedule's clock.
         at_clock: Whether the instruction ran at about the schedule's clock from begin to end.
         or_mhz: Other clock at which the instruction may have run: the clock before, where it is not learned yet when
             its own clock acts, or the next clock, where that is so for the next one; 0 elsewhere.
@@ -187,8 +187,8 @@ def _fill(
     for row, step in enumerate(window.steps):
         window.follows[row, pp_rank, number] = has_turn = follows(turns, step, half)
         mhz, last_mhz = wanted_mhz[has_turn], wanted_mhz[follows(turns, step - 1, half)][-1]
-        # Between iterations, the highest clock is requested. If the first instruction of an iteration follows at once,
-        # it may still run at the clock of the last one.
+        # Between iterations, the next one's first clock is requested, or the default clock. If the first instruction
+        # follows at once, it may still run at the clock of the last one.
         begins_at = float(last_mhz) if sees_clocks and mhz[0] == top_mhz else top_mhz
         learned, next_mhz = _learned(results, mhz) & sees_clocks, np.roll(mhz, -1)
         learned_next = np.roll(learned, -1) | (next_mhz == mhz)
@@ -240,9 +240,9 @@ def _learned(results: Sequence[ProfilingResult], mhz: Array) -> Array:
 
 
 def _since_change(mhz: Array, first_mhz: float, times_s: Array) -> tuple[Array, Array]:
-    """For each instruction of a rank, the clock before the latest change, and how long it begins after that change.
+    """For each instruction of a rank, the clock before the latest change, and how long after that change it begins.
 
-    The clock is 0 before the first change; the time does not include waiting. The iteration begins at `first_mhz`.
+    The clock is 0 before the first change; the time, in s, is without waiting. The iteration begins at `first_mhz`.
     """
     changes, before, since_s, last = [], 0.0, math.inf, first_mhz
     for clock, seconds in zip(mhz.tolist(), times_s.tolist(), strict=True):

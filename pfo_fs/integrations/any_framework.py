@@ -13,7 +13,7 @@ _ADAPTERS = {
     "torchtitan": ("torch_pipelining", "TorchtitanPipeline"),
     "megatron": ("megatron", "attach"),
 }
-"""Module and class of an adapter, by the package of the object's class or of a class that it inherits from."""
+"""An adapter's module and class (or function), by the package of the object's class or of one of its bases."""
 
 
 def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object) -> Attachment:
@@ -27,9 +27,9 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
         shared_dir: The directory that all ranks, the daemon and users share.
         options: Other arguments of `PFOFileOptimizer`. With torch's schedules and tensor parallelism also `mesh`, a
             `DeviceMesh` with a dimension `pp`. With `loads`, clocks do not come from a schedule but from the loads of
-            each step, and all ranks of a pipeline get one clock (docs/load-clocks.md). `loads` is a function from the
-            arguments of a micro-batch's forward to its load, which torch's schedules call when a step gets its inputs.
-            Or it is True, and the program calls the holder's `give_loads` before each step.
+            each step, and all ranks of a pipeline get one clock (docs/load-clocks.md). For torch's schedules, `loads`
+            may be a function from the arguments of a micro-batch's forward to its load, called when a step gets its
+            inputs. Else it is True, and the program calls the holder's `give_loads` before each step.
 
     Returns:
         The optimizer's holder: `close()` takes everything off `thing` and resets the clocks; it is a context manager,
@@ -37,7 +37,7 @@ def attach(thing: object, shared_dir: str | os.PathLike[str], **options: object)
         there is one warning on each rank with the reason, and training goes on at default clocks.
 
     Raises:
-        PfoError: With `strict=True`, raised in place of the warning; a ConfigError if `thing` cannot be followed.
+        PfoError: With `strict=True`, in place of the warning; a ConfigError if `thing` cannot be followed.
     """
     first = thing[0] if isinstance(thing, list) and thing else thing
     for kind in type(first).__mro__:

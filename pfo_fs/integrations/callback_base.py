@@ -1,4 +1,4 @@
-"""Callbacks of frameworks that are imported only when a callback is made."""
+"""Bases of the callbacks for frameworks; the framework is imported only when a callback is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AnyCallback = TypeVar("AnyCallback", bound="FrameworkCallback")
 
 
 class FrameworkCallback:
-    """A callback with a framework's class among its bases; a copy of it is like a callback that was just made.
+    """A callback with a framework's class among its bases; a copy is like a callback that was just made.
 
     Callbacks are copied before training starts (`ddp_spawn`, notebooks, Ray), also to other processes, and each copy
     serves its own process.
@@ -139,7 +139,7 @@ class LoadClocksCallback(FrameworkCallback):
         self._model: Module | None = None  # the model of `clocks`, until they are closed
 
     def start(self, model: Module | None) -> None:
-        """Makes the `LoadClocks` of a model, if there is none; a collective call of all ranks."""
+        """Makes the `LoadClocks` of a model, unless it has them; a collective call of all ranks."""
         if model is not self._model:
             self.clocks.close()
             self.clocks, self._model = LoadClocks(model=model, **self._options), model  # type: ignore[arg-type]

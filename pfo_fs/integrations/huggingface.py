@@ -181,7 +181,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
         """Adds this callback to a Trainer.
 
         Raises:
-            ConfigError: With `strict`: pfo-fs does not know this kind of Trainer.
+            ConfigError: With `strict`: pfo-fs does not know this kind of Trainer, or this callback is attached already.
         """
         with self._guard:
             self._join(trainer)
@@ -204,7 +204,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
             self._unwatch()
             self.start(model)
             self._watch(train_dataloader)
-            skip = module.skip_first_batches  # makes a new loader for the first epoch of a training that goes on
+            skip = module.skip_first_batches  # makes a new loader for the first epoch of a resumed training
             self._wraps.replace(
                 module, "skip_first_batches", lambda *given, **named: self._watch(skip(*given, **named))
             )
@@ -275,7 +275,7 @@ class HFLoadClocks(HFCallback, LoadClocksCallback):
 
 
 def _waits_in_backwards(micro_batches: int) -> bool:
-    """Returns whether ranks wait for each other in each of several backwards: ZeRO's stage 2 and 3, FSDP."""
+    """Returns whether a step has several backwards and ranks wait in each: with ZeRO's stages 2 and 3, and FSDP."""
     from accelerate.state import AcceleratorState
 
     state = AcceleratorState()

@@ -15,10 +15,10 @@ StepLoads: TypeAlias = Iterable[object] | None
 
 
 def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
-    """Checks that clocks can come from loads.
+    """Checks that clocks can come from loads, if `loads` is given.
 
     Raises:
-        ConfigError: Clocks cannot come from loads.
+        ConfigError: `loads` is neither True nor a function, or no order of instructions is known.
     """
     if loads is None:
         return

@@ -248,7 +248,7 @@ def _arm(config: ModelParallelConfig, marks: PipelineMarks) -> Callable[[], None
 
 
 class _Timers:
-    """Megatron's timers, which also mark forwards and backwards."""
+    """Megatron's timers, which also mark steps, forwards and backwards."""
 
     def __init__(self, marks: PipelineMarks, inner: Timers | None) -> None:
         self.inner = inner

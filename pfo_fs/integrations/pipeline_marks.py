@@ -185,7 +185,7 @@ _ABSENT = object()
 
 
 _STABLE_STEPS = 20
-"""An order counts as lasting after this many steps in a row: profiling takes several windows of some steps."""
+"""The scheduler is told of another order after this many steps in a row: profiling takes several windows of steps."""
 
 
 class PipelineAdapter(Protocol):

@@ -231,7 +231,7 @@ class _Brackets:
 def _micro_batches(
     schedule: _PipelineSchedule, arguments: Sequence[object], options: Mapping[str, object]
 ) -> Iterable[MicroBatch]:
-    """The arguments of each micro-batch's forward, as the schedule splits its step's arguments; empty without any."""
+    """The arguments of each micro-batch's forward, as a schedule splits its step's arguments; empty if it has none."""
     forward = {name: value for name, value in options.items() if name not in _NOT_SPLIT}
     if not arguments and not forward:
         return []

@@ -16,15 +16,15 @@ LOST_TIME = 0.0005
 _ERRORS, _LEAST_MARGIN, _MOST_MARGIN = 3.0, 0.003, 0.5
 """The first margin is three times the residual; a margin stays between 0.3 % and half of the last pipeline's time."""
 _UP, _DOWN = 0.5, 0.005
-"""A step that lost time raises the margin by half of what it lost. Each other step lowers it by half of what a step may
-lose, so that the mean loss settles at this. It falls by at most half a percent of itself, and so halves in 140
+"""A step that lost more than it may raises the margin by half of its loss. Each other step lowers it by half of what a
+step may lose, so that the mean loss settles at this. It falls by at most half a percent of itself, and so halves in 140
 steps."""
 _MOST_LOST = 2.0
 """While more than twice the allowed time was lost, all ranks are at default clocks."""
 CHANGE_S = 0.03
 """How long a change of the clock takes until it acts, where that was not measured: up to 30 ms on real nodes."""
 _EXPLAINS = 0.06
-"""If the residual is larger, loads explain too little: a margin of three times that leaves almost nothing to lower."""
+"""If the residual is larger, loads explain too little: a margin of three times as much leaves hardly a lower clock."""
 _FIRST_STEPS, _EVERY, _OFTEN = 10, 10, 40
 """The model is first fitted after ten steps, then after each up to the 40th, then after every tenth."""
 
@@ -222,7 +222,7 @@ class StepPowers:
         return [float(power_w) for power_w in coefficients]
 
     def expected(self, step_s: float, full_s: Array) -> float:
-        """Returns what ranks are expected to take together at the highest clock, relative to a working rank's power.
+        """Returns the energy that ranks are expected to take at the highest clock, divided by a working rank's power.
 
         `step_s` is the expected time of the step, `full_s` that of each rank's work.
         """

@@ -22,7 +22,7 @@ _LOWEST = 0.6
 """No clock is below this share of the highest one: measured GPUs (A100, A40, H100) take least energy at 0.55 to 0.65 of
 it, and the ranks' own measurements may raise it."""
 _KEPT = 64
-"""A step is forgotten if some rank's end of it has not come after 64 further steps."""
+"""A step is forgotten if a rank has not told its end after 64 further steps."""
 _PAUSED = 0.1
 """A step that takes a tenth longer than its work and the usual rest has a pause in it, such as an evaluation."""
 _RESTS = 16
@@ -40,8 +40,8 @@ class _Open:
         allowed_mhz: The clock of each lane that its loads allow.
         asked_mhz: The clock of each lane that was asked for: the highest in a control step, otherwise `allowed_mhz`.
         period: The period of `ControlSteps` that it is in.
-        work_s, mhz: The time of each rank's work, and its clock.
-        begins_s, energies_j: When each rank has begun it, and its energy counter then.
+        work_s, mhz: The time of each rank's work in s, and its clock.
+        begins_s, energies_j: When each rank has begun it, in s, and its energy counter then, in J.
     """
 
     step: int

@@ -34,8 +34,8 @@ by less than their errors (on the trace `se`, 20 and 10 rounds save as much)."""
 _USUAL_S, _RUNS, _ASSUMED = 0.9, 30, 0.1
 """Before s is measured, it is taken to be 0.9, which weighs as much as 30 runs at a clock that takes a tenth longer."""
 _ALIKE, _NEAR, _SCATTER = 0.3, 0.5, 0.02
-"""Until the ends of a pipeline tell otherwise, its ranks are taken to have equal work within 30 %, and times(name) to
-be the usual one within 0.5; that weighs as much as one end that is known to 2 %."""
+"""Until the ends of a pipeline tell otherwise, its ranks are taken to have equal work within 30 %, and times(name) is
+taken to be the usual one within 0.5; each weighs as much as one end that is known to 2 %."""
 _ODD = 0.02
 """This share of the ends, those that are furthest off, does not count: they may hold a checkpoint or the like."""
 _STALLED = 2.0

@@ -32,7 +32,7 @@ def proof(token: bytes, challenge: bytes, rank: int) -> bytes:
 
 
 class Seals:
-    """Seals the packets of one direction of a connection, so that only who knows the job's secret can have made them.
+    """Seals the packets of one direction of a connection: only a process that knows the job's secret can make them.
 
     `challenges` are that of the process that decides and that of the rank; `clocks`: whether packets go to the rank.
     """
@@ -116,7 +116,7 @@ class StepBegun(NamedTuple):
         turn: The place of its clock in the page, if the clock can still change; else -1.
         mhz: The clock that it begins with; 0: the default clock; -1: one or several clocks that a schedule gives.
         at_s: Monotonic time of the begin, in s.
-        ended: (step, time of this rank's own work, monotonic time of its begin) of steps that have ended since.
+        ended: (step, s of this rank's own work, monotonic time of its begin in s) of steps that have ended since.
     """
 
     posts: int

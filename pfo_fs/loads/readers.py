@@ -43,7 +43,7 @@ def from_batch(batch: object) -> Load:
 
     `cu_seqlens` (also `cu_seq_lens_q`, `cu_seqlens_q`), `seq_lens` or `seq_lengths`, `position_ids` (of the tokens that
     an `attention_mask` of their shape keeps), `attention_mask`, and `input_ids`, whose rows all count as full then.
-    Transformers' and TRL's packing collators give one of the first four.
+    Transformers' and TRL's packing collators give one of those before `attention_mask`.
 
     Args:
         batch: A mapping, or an object with these attributes.
@@ -86,7 +86,7 @@ def from_cu_seqlens(cu_seqlens: object) -> Load:
             packed_seq_params.
 
     Raises:
-        ConfigError: They do not begin with 0, or do not rise.
+        ConfigError: They do not begin with 0, or fall.
     """
     return _read("cu_seqlens", getattr(cu_seqlens, "cu_seqlens_q", cu_seqlens), _of_boundaries)
 
@@ -148,7 +148,7 @@ def _of_boundaries(cu_seqlens: Values) -> Load:
         ends = row[: len(row) - int((row[::-1] != -1).argmax())]  # without the -1 at its end
         steps = np.diff(ends)
         if ends[0] != 0 or (steps < 0).any():
-            raise ConfigError("its numbers must rise, and 0 must be the first")
+            raise ConfigError("its numbers must not fall, and 0 must be the first")
         lengths += steps.tolist()
     return _load(lengths)
 

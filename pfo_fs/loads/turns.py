@@ -28,12 +28,12 @@ _BLOCK_S, MOST_BLOCK_S = 0.02, 10.0
 """A block of the n-th period lasts for 0.02 n^2 s, up to 10 s: energy counters tick every 100 ms, and what a tick
 counts across the begin of a block is shared by time."""
 _TICKS_S = 0.05
-"""Because of ticks, a saving may be off by a share of 50 ms / length of a block: simulated counters told 2 to 6 % of a
-second too little."""
+"""Because of ticks, a saving may be off by 50 ms / length of a block, as a share: simulated counters told the saving of
+20 to 60 ms in a block too little."""
 
 
 _HELD, _HELD_S = 32, 30.0
-"""Where clocks act late, a lane keeps its clock for 30 s or more; it is the highest that its last 32 steps allow."""
+"""Where clocks act late, they fall every 30 s at most, to the highest that 32 steps allow, and rise at once."""
 
 
 class HeldClocks:
@@ -259,7 +259,7 @@ _RECENT_STEPS, _APART = 16, 2
 """Ranks count as apart while a rank did not wait in two of the last 16 steps that can tell: ranks that wait after every
 second step show it in half of these, and a single step may be an error of measured times."""
 _EXACT_S, _EXACT = 0.005, 0.01
-"""Begins and ends on several hosts are known to 5 ms and one percent of the step: less is taken for waiting."""
+"""Begins and ends on several hosts are known to 5 ms and 1 % of the longest work: less is taken for waiting."""
 
 
 class Waits:

@@ -1,7 +1,7 @@
 """The contents of the records of the shared directory, file by file (`layout.py` has their paths).
 
-Each docstring begins with the file, its writer, and whether it is written once or replaced. Every field has a type with
-limits: a test refuses a bare `int`, `float` or `str`.
+The docstring of a file's body begins with its path, its writer, and whether it is written once or replaced. Every field
+has a type with limits: a test refuses a bare `int`, `float` or `str`.
 """
 
 import math
@@ -42,7 +42,7 @@ from pfo_fs.turns import ALL, MOST_TURNS, ROUND, Term
 MOST_CHECKED = 2048
 """The most steps of one check: a rank's result has some megabytes, and meanwhile the job saves only half as much."""
 RandomId = Annotated[str, Field(max_length=64, pattern=r"^[ -~]*$")]
-"""Letters and digits, random or a hash; they are compared, never shown."""
+"""Printable ASCII characters, random or a hash; they are compared, never shown."""
 ProcessId = Annotated[int, Field(ge=0, le=2**31)]
 PlanFileName = Annotated[str, Field(pattern=r"^(stage|rank)-\d{1,7}\.[0-9a-f]{12}\.json$")]
 RankGroup = Annotated[str, Field(pattern=r"^(stage|rank):\d{1,7}$")]
@@ -129,7 +129,7 @@ class RanksBody(_Body):
 
 
 class OrderBody(_Body):
-    """`order/<rank>.json`: that rank: the instructions of its steps, as (name, stage or None)."""
+    """`order/<rank>.json`: the helper of a stage's first rank, replaced: its instructions, (name, stage or None)."""
 
     rank: RankNumber
     instructions: Annotated[Many[tuple[InstructionName, StageNumber | None]], AfterValidator(sharing_equal)] = Field(
@@ -203,7 +203,7 @@ class IndexBody(OfSchedule):
 
 
 class PlanBody(OfSchedule):
-    """`sched/<number>/<plan>.json`: what `ranks` do in an iteration; `sched/<number>/<rank>.json` is the same file.
+    """`sched/<number>/<plan>.json`: the coordinator, once: what `ranks` do in a step; `<rank>.json` has the same.
 
     `frequencies` and `stages` are those of `FrequencySchedule`: (instruction, MHz) in order, 0 MHz leaves the clock
     alone. `index.json` is the commit: a plan that it does not name is not in force.
@@ -222,9 +222,9 @@ class CurrentBody(_Body):
     """`current.json`: the coordinator, replaced: the one file that every host polls.
 
     `number` is -1 before the first schedule. `yaml_problem` says why the last `schedule.yaml` was refused, and
-    `status_text` what the scheduler is doing. `converged`: the scheduler has measured the schedule in
-    force, and keeps it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`; 0: for
-    ever. `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
+    `status_text` what the scheduler is doing. `converged`: the scheduler has measured the schedule in force, and keeps
+    it. `lease_s`: ranks follow the schedule for this time after the last change of `heartbeat`, in s; 0: for ever.
+    `poll_s`: a host reads this file at most once in this time, in s; 0: as often as it likes.
     """
 
     generation: ScheduleNumber
@@ -256,9 +256,9 @@ class ResultsBody(_Body):
 
 
 class RankProgress(_Body):
-    """The progress of one rank; durations in s, energies in J, clocks in MHz. `step_age_s`: time since its report.
-    `energy_j` is the energy of all steps so far.
+    """The progress of one rank; durations in s, energies in J, clocks in MHz.
 
+    `step_age_s` is the time since its last report, `energy_j` the energy of all steps so far.
     `undo_owed` counts the settings of its GPU (clock, power limit) that could not be put back yet, `undo_failures` the
     attempts that have failed so far. `held`: its clock process was told to keep default clocks, and the GPU has them.
     `overruled`: something else decides the GPU's clock. `loads`: on rank 0, what is known of clocks from loads.
@@ -297,7 +297,7 @@ class IterationTimesBody(_Body):
 class CheckBody(_Body):
     """`check.json`: `pfo-fs check`, once: asks that the schedule in force is measured against default clocks.
 
-    `steps` steps run in turns; each turn lasts for `block` steps. The coordinator removes the file when it begins.
+    `steps` steps run in turns of `block` steps each. The coordinator removes the file once it has begun that.
     """
 
     nonce: Annotated[RandomId, Field(min_length=8)]
@@ -309,11 +309,11 @@ class ModelBody(_Body):
     """`model.json`: the coordinator, replaced: what the scheduler plans with, for `pfo-fs report`.
 
     In W and s: the power of a GPU that waits, the delay from rank to rank, the time of an iteration at max clocks, and
-    the power of all GPUs at their lowest clocks.
-    `energy_saved` and `more_time` are relative to default clocks; `off_target` is the share by which time (or power, if
-    that is the target) is above the target. All are measured of the plan in force beside `default_steps` steps at
-    default clocks. `energy_saved_error` and `more_time_error` are standard errors. None: not measured yet. `number` is
-    the schedule of the newest results; `last` is the newest model with `energy_saved`, if this one has none.
+    the power of all GPUs at their lowest clocks. `energy_saved` and `more_time` are relative to default clocks.
+    `off_target` is the share by which time is above the target; above the time that a target in W needs. All are
+    measured of the plan in force beside `default_steps` steps at default clocks. `energy_saved_error` and
+    `more_time_error` are standard errors. None: not measured yet. `number` is the schedule of the newest results;
+    `last` is the newest model with `energy_saved`, if this one has none.
     """
 
     blocking_power_w: Annotated[Watts, Field(ge=0)]

@@ -39,8 +39,8 @@ class Leaders:
     """The generations of daemons: each daemon that becomes the leader claims the next number.
 
     A file name alone proves nothing: any member of the directory's group can put `leaders/999999999.json` there. A
-    generation counts only if its record is valid and says the same number, and if no more than 1,000 numbers are
-    missing below it. Names of bad records are skipped when a daemon claims the next generation.
+    generation counts only if its record is valid and says the same number, and if it is at most 1,000 above the one
+    below it. Names of bad records are skipped when a daemon claims the next generation.
     """
 
     records: RecordFolder
@@ -160,7 +160,7 @@ class SharedDirectory(RecordFolder):
         return [name for name in self.files.names(layout.JOBS) if name not in known and is_safe_job_id(name)]
 
     def newest_job_ids(self) -> list[str]:
-        """Does the same as `job_ids`, newest first; names that do not begin with a date of the past come last."""
+        """Does the same as `job_ids`, newest first; names that do not begin with a date up to tomorrow come last."""
         tomorrow = (datetime.now() + timedelta(days=1)).strftime("%Y-%m-%d-%H-%M-%S")
         return sorted(
             self.job_ids(), key=lambda name: (bool(_DATED.match(name)) and name <= tomorrow, name), reverse=True

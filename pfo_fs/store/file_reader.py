@@ -34,7 +34,7 @@ _FIRST_PAUSE_S = 0.004
 
 
 def by_path(once: Callable[Concatenate[Reader, str, P], T]) -> Callable[Concatenate[Reader, str, P], T]:
-    """Makes a method, which works on a path, be called again after an error that may pass."""
+    """Makes a method on a path try again, a few times, after an error that may pass."""
 
     @wraps(once)
     def call(self: Reader, path: str, /, *args: P.args, **options: P.kwargs) -> T:
@@ -277,5 +277,5 @@ class FileReader:
 def _not_a_folder(error: OSError, path: Path, name: str) -> OSError:
     """Returns the error to raise: `error`, or a clearer one where a link or a file is in the place of a folder."""
     if error.errno in (errno.ENOTDIR, errno.ELOOP):
-        return StoreError(error.errno, f"{path}: {name} is not a folder, or a symbolic link")
+        return StoreError(error.errno, f"{path}: {name} is a symbolic link, or no folder")
     return error

@@ -1,5 +1,4 @@
-"""The kind of file system of a path, which decides between events and polling, and how often to poll; the system calls
-on the shared directory, and the meanings of their errors."""
+"""The kind of a path's file system; the system calls on the shared directory, and what their errors mean."""
 
 import errno
 import os
@@ -32,7 +31,7 @@ NO_HARD_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 LOCAL_TYPES = frozenset(
     "ext2 ext3 ext4 xfs btrfs tmpfs ramfs zfs f2fs bcachefs jfs reiserfs overlay overlayfs aufs".split()
 )
-"""File systems on which every change is made by this host, so that inotify sees all of them."""
+"""File systems on which this host makes every change, so that inotify sees all of them."""
 
 
 class SystemCalls:

@@ -1,9 +1,9 @@
 """The only file-system calls on the shared directory: four primitives that work on every file system.
 
 They are exclusive creation of a name (`claim`, `make_folder`), replacement of a file by its one writer (`publish`),
-reading a small file that is opened afresh (`read`) and listing a folder (`names`). There are also moving a finished
-folder (`move`), and removing what dead writers have left (`remove_stale_temporaries`). `file_reader.py` describes how
-paths are walked and which errors are tried again.
+reading a small file that is opened afresh (`read`) and listing a folder (`names`). Other calls move a finished
+folder (`move`), remove files (`remove`, `remove_stale_temporaries`, `pruning.py`), and open locks (`open_lock`).
+`file_reader.py` describes how paths are walked and which errors are tried again.
 """
 
 import errno
@@ -169,9 +169,8 @@ class Files(FileReader):
     def remove_stale_temporaries(self, path: str, *, most: int = 1000) -> int:
         """Removes unfinished files that dead writers have left in a folder; returns how many.
 
-        Their age is measured by the file system's own clock: against a file that is made now, in the same folder.
-
-        Younger files stay, because their writers may be running; so do those in folders below. It checks `most` files.
+        Their age is by the file system's own clock: that of a file that is made now, in the same folder. Files younger
+        than an hour stay, because their writers may be running. It checks `most` files at most, none in folders below.
         """
         with self._folder(path) as folder:
             listed = self._listing(path) or []
@@ -183,7 +182,7 @@ class Files(FileReader):
 
     @by_path
     def now_s(self, path: str) -> float:
-        """Returns the time by the file system's own clock: that of a new file in a folder, or a full folder's."""
+        """Returns the time by the file system's own clock, from a new file in a folder, or from a full folder."""
         with self._existing_parent(f"{path}/x") as (folder, _):
             return self._now_s(folder)
 

@@ -121,7 +121,7 @@ _MOST_SCHEDULES_CLEANED = 20
 
 @dataclass
 class JobFolder(ScheduleFiles, RankFiles):
-    """One job's folder: `read` and `write` for records, and methods for all that these two do not do."""
+    """One job's folder: `read` and `write` for records, and methods for all else."""
 
     job_id: str = ""
 

@@ -1,7 +1,7 @@
 """Records that can be verified: JSON with its kind, job attempt, writer, length and checksum.
 
 On disk a record is one JSON object whose last key is `body`; length and checksum are of the body's exact bytes. So
-an incomplete, padded or stale read is detected on any file system, and any JSON tool can still read the file.
+an incomplete, padded or mixed read is detected on any file system, and any JSON tool can still read the file.
 """
 
 import hashlib
@@ -129,7 +129,7 @@ class RecordFolder:
         path: The folder, below the shared directory; empty: the directory itself.
         writer: The name of this process in its records.
         attempt: Random id of the training attempt; only its records are read. None: not known yet, or none.
-        reads: A record that is not valid is read this many times, because a read may be incomplete or stale.
+        reads: A record that is not valid is read this many times in all: a read may be incomplete or stale.
     """
 
     files: Files

@@ -1,8 +1,8 @@
 """A job's schedules: plan files, the index that commits them, and one file per rank for users.
 
-Ranks read `index.json` and the plan that it names for their stage, which all ranks of a host often share. After the
-commit every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the same plan share one file by hard links,
-each of which costs one call to the file server; without hard links every rank gets a copy.
+Ranks read `index.json` and the plan that it names for them, often one plan for all ranks of a host. After the commit,
+in jobs of up to 1,024 ranks, every rank's plan is also there as `<rank>.json`. Up to 32 ranks with the same plan share
+one file by hard links, each of which costs the file server one call; without hard links every rank gets a copy.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class ScheduleFiles(RecordFolder):
         return self.write(index)
 
     def write_rank_files(self, number: int, rank_infos: Sequence[RankInfo]) -> bool:
-        """Makes files `<rank>.json` of a committed schedule, 64 in a call; returns True once all are there.
+        """Makes files `<rank>.json` of a committed schedule, 64 in a call; returns True once no more can be made.
 
         After that, a call costs nothing.
         """

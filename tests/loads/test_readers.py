@@ -104,7 +104,7 @@ def test_what_can_be_understood_in_one_way_is_read(batch: Any, load: tuple[float
         ({"attention_mask": [[0.0, -1.0]]}, "attention_mask"),
         ({"attention_mask": [[1, 2, 1]]}, "attention_mask"),
         ({"cu_seqlens": [2, 5, 6]}, "cu_seqlens of type list.* 0 must be the first"),
-        ({"cu_seqlens": [0, 5, 3]}, "must rise"),
+        ({"cu_seqlens": [0, 5, 3]}, "must not fall"),
         ({"cu_seqlens": []}, "cu_seqlens"),
         ({"cu_seqlens": 6}, "cu_seqlens of type int"),
         ({"seq_lens": [2, -3]}, "-3 tokens"),
