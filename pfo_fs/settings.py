@@ -26,14 +26,14 @@ class PFOSettings(BaseSettings):
         dump_dir: The folder of these dumps; each job gets a folder in it.
         max_job_idle_time: Seconds after which a job is ended and its folder archived if no process of it has written
             anything.
-        poll_interval: Seconds between two polls of a job; None: 0.25 s where the file system is local, 1 s elsewhere.
+        poll_interval: Seconds between two polls of a job; None: 0.25 s on a local file system, else 1 s (hosts: 2 s).
         watch: `auto` uses file-system events as a hint on local file systems; `poll` never; `events` always.
         profile_steps: Iterations measured for each schedule.
         profile_seconds: Short iterations are measured for this many seconds, in at most 8 times as many iterations:
             they scatter, energy counters tick seldom, and clocks that are new to a GPU are still learned.
         lease_timeout: A standby daemon takes over after this many seconds without a heartbeat of the leader.
         straggler_timeout: Ranks give up the pace of a straggler after this many seconds without a heartbeat of the
-            coordinator, plus its longest planning time and two polls.
+            coordinator, plus its longest planning time (300 s at most) and two polls.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", validate_default=True, env_ignore_empty=True)

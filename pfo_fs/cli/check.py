@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NO_ANSWER = 2
 _LOOK_S = 1.0
 _RESULTS_WITHIN_S, _RESULTS_WITHIN_STEPS = 120.0, 20
-"""The longest wait for results after the last step, and for the report of another step: seconds, and steps more."""
+"""The longest wait for results after the last step, and for the report of another step: this many s and steps."""
 
 
 class _Answer(NamedTuple):

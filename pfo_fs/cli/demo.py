@@ -27,7 +27,7 @@ _PAGE = Path("pfo-fs-demo.html")
 def demo(
     slowdown: Annotated[float, Option(help=SLOWDOWN, min=1.0, callback=plausible_slowdown)] = 1.0,
     shared_dir: Annotated[Path | None, Option("--shared-dir", "-d", help="Keep the job in this directory.")] = None,
-    output: Annotated[Path, Option("--output", "-o", help="The page about the job to write.")] = _PAGE,
+    output: Annotated[Path, Option("--output", "-o", help="The page to write about the job.")] = _PAGE,
     json_: JsonFlag = False,
 ) -> None:
     """Try pfo-fs without a GPU: a job of 4 stages in virtual time, from its first profile to its verdict."""

@@ -29,8 +29,8 @@ _MOST_NAMED = 5
 def find_job(job: str, shared_dir: Path | None, *, archived: bool = False, writes: bool = False) -> JobFolder:
     """Returns the folder of a job that is given by id or part of it (with a shared directory), by path, or as `latest`.
 
-    A folder without a `job.json` that can be read is no job. If the command `writes`, the job must not have ended.
-    Then `latest` must be a job that runs, and it must be clear which job that is.
+    `latest` and, if possible, a part of an id stand for folders whose `job.json` can be read. If the command `writes`,
+    the job must not have ended; then `latest` must run, and it must be clear which job that is.
     """
     from pfo_fs.store import bodies
 
@@ -72,7 +72,7 @@ def _by_name(job: str, shared_dir: Path, archived: bool, writes: bool) -> JobFol
 
 
 def tell_written(folder: JobFolder, text: str, document: dict[str, object], as_json: bool) -> None:
-    """Says that a job's `schedule.yaml` was changed; exit code 3 if no process runs that would apply it."""
+    """Says that a job's `schedule.yaml` was changed; exit code 3 if the job is off, or no process would apply that."""
     from pfo_fs.reports.status import who_applies
     from pfo_fs.store import OffSwitch, SharedDirectory, bodies
 

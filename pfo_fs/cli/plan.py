@@ -24,7 +24,7 @@ _MAX_ROWS = 24
 
 
 _PROFILE = "CSV with stage,instruction,frequency,time,energy (MHz, s, J); or a Zeus dump's folder."
-_LATENCY = "Time in s from a call until its clock acts: 0.02. Then the plan counts what changes cost."
+_LATENCY = "Seconds from a call until its clock acts, such as 0.02; then the plan counts what changes cost."
 _FRONTIER = "Make this many plans, from the least energy (number 0) to the fastest."
 
 
@@ -50,7 +50,7 @@ def plan(
 ) -> None:
     """Plan the clock of each instruction from a profile: least energy for a deadline, slowdown, straggler or power.
 
-    Give one of --slowdown, --deadline, --straggler, --power and --frontier.
+    Give at most one of --slowdown, --deadline, --straggler, --power and --frontier.
     Without any of them, the plan takes no more time than at max clocks.
     The table compares the plan with simpler ones that get the same time.
     Its gap shows how far the plan's energy can be above the least possible.

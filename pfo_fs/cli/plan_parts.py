@@ -126,7 +126,7 @@ FRONTIER_COLUMNS = (
 )
 
 _EXPLAINED = 8
-"""A table with at most this many rows is about one plan, and says why that plan changes clocks as often as it does."""
+"""A table with at most this many rows says why its last plan changes clocks as often as it does."""
 
 
 def write_plans(plans: Sequence[Plan], directory: Path, format_: str, *, frontier: bool) -> list[Path]:

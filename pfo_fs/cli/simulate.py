@@ -45,7 +45,7 @@ _LOADS = (
     "file with columns step, dp_rank, micro_batch, load."
 )
 _NODE = (
-    "What clock changes cost: on a kind one, a clock acts 10 ms after its request; launch: it is only requested when "
+    "What clock changes cost. kind: a clock acts 10 ms after its request; launch: it is only requested when "
     "its instruction begins, as where clocks cannot follow the device."
 )
 _LENGTHS = "CSV with columns step, dp_rank, micro_batch, length: a row for each sequence."

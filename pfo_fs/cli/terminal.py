@@ -1,7 +1,7 @@
-"""What all commands share: the consoles, common options, and errors that end a command (exit code 1 or 2).
+"""What all commands share: the consoles, common options, and errors that end a command.
 
 Text that other users have written (messages, names, file contents) reaches a terminal or a log only through `say`,
-`fail` and `PlainFormatter`, which show its markup and control characters as text.
+`fail`, `PlainFormatter` or `plain_text`: its markup has no effect, and control characters become question marks.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ NumRanksOption = Annotated[int | None, Option(help="Ranks of a pipeline that hol
 
 
 def say(*parts: str | tuple[str, str], to: Console = out) -> None:
-    """Prints one line; markup and control characters in it are printed as text and have no effect."""
+    """Prints a text: markup in it has no effect, and control characters become question marks."""
     line = Text()
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part

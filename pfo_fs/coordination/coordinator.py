@@ -80,7 +80,7 @@ class Coordinator:
         rank_infos: All ranks, if they are not read from the folder.
         on_publish: Called for each schedule with (number, start step, schedules, term), to broadcast it in
             `local` coordination.
-        still_leads: Called before each write, because a daemon that was suspended may have been replaced.
+        still_leads: Called before a schedule or `current.json` is written: a suspended daemon may have been replaced.
         switch: Returns what is switched off; None: the coordinator reads that itself.
 
     Attributes:
@@ -200,7 +200,7 @@ class Coordinator:
             return self._fail(text)
 
     def _fail(self, text: str) -> float:
-        """Returns when the next poll is due: at once after a new failure, since clocks go to their default then."""
+        """Ends the scheduler; returns s until the next poll: 0 after a new failure, to go to default clocks at once."""
         is_new = self._runner is not None and text != self._runner.failure
         if self._runner is not None:
             self._runner.failure = text
@@ -353,7 +353,7 @@ class Coordinator:
         except (RecordError, StoreError):  # another user's file, or no record
             return False
 
-    # ---- what other objects learn first
+    # ---- called by other objects
 
     def applied(self, number: int, step: int) -> None:
         """Notes that rank 0 follows schedule `number` from `step` on; called at once where rank 0 broadcasts."""

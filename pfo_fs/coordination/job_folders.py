@@ -21,9 +21,9 @@ LIST_EVERY_S = 1.0
 COMPARE_EVERY_S = 10.0
 """Seconds between two checks for removed folders."""
 LOOK_TAKES_S = 0.1
-"""A poll ends after about this time, in s, and the next poll goes on a moment later."""
+"""A poll reads folders until about this time, in s, and archives until twice this time; the next poll goes on."""
 _CLOCK_HOLDS_S = 60.0
-"""The file system's clock is read (by one new file) once in this time, in s; between, this host's clock counts on."""
+"""The file system's clock is read (by one new file) once in this time, in s; meanwhile, this host's clock counts on."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 600.0
 

@@ -207,7 +207,7 @@ class PolicyRunner:
         self.results.forget()
 
     def is_outdated(self, number: int) -> bool:
-        """Returns whether the schedule with this number was made for other orders than ranks run now."""
+        """Returns whether ranks now run orders of another length than in the schedule with this number."""
         orders = self.ranks.orders()
         published = (self._published(number) if number >= 0 else None) or ()
         known = [(len(schedule.frequencies), orders.get(schedule.rank)) for schedule in published]

@@ -29,7 +29,7 @@ _CALM_POLL_S = 10.0
 _CALM_LOCAL_POLL_S = 2.0
 """Seconds between a daemon's polls of a calm job that runs on this host, with its directory on this host's disk."""
 _LONGEST_POLL_S = 60.0
-"""However large a job is, a change reaches it within about a minute."""
+"""However large a job is, a change reaches it within about 90 s: `_LATEST` times this interval."""
 _LATEST = 1.5
 """The time between two polls is at most this multiple of the interval, because hosts vary their pauses."""
 _LEAD_PER_POLL = _LATEST + 1.0
@@ -99,7 +99,7 @@ class PollPace:
 
 _READ_EVERY_S = 1.0
 _MAY_BE_OLD_S = 8.0
-"""A record that was there at the first reading counts if no newer one comes for this time, in s: training waits."""
+"""A record that was there at the first reading counts if no newer one comes for this time, in s: training pauses."""
 
 
 class Progress:
@@ -126,7 +126,7 @@ class Progress:
         return self.step < 0 <= self._first_step
 
     def poll(self, now: float) -> bool:
-        """Reads the progress, at most once a second; returns whether training has reached another step."""
+        """Reads the progress, at most once a second (`local`: each time); returns whether the step has changed."""
         if now - self._read < min(_READ_EVERY_S, self._pace.lead_s(now)):
             return False
         is_first, not_yet_there = math.isinf(self._read), max(self._read, self._first_seen)

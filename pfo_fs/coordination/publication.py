@@ -206,7 +206,7 @@ class Publication(Committed):
         return True
 
     def follow(self, progress: Progress) -> None:
-        """Notes whether rank 0 follows the newest schedule."""
+        """Notes since when rank 0 follows the newest schedule, if it does."""
         follows = progress.number == self.number >= 0 and progress.step >= self.start_step
         if follows and self.in_force_step is None:
             self.in_force_step = self.start_step

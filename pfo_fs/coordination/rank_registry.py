@@ -12,11 +12,11 @@ from pfo_fs.schedule_yaml.problems import name_ranks
 from pfo_fs.store import JobFolder, bodies
 
 _MOST_CLOCKS = 256
-"""A policy gets at most this many different clocks, for all GPUs of a job together; of more, some at even distances."""
+"""Of more clocks of all GPUs of a job, a policy gets this many at even distances, and the ends of each list."""
 _MOST_CLOCK_LISTS = 64
 """At most this many different lists of clocks in a job: one for each kind of GPU, and for each limit of its clocks."""
 _PAUSE_PER_READING = 2
-"""After a reading that took t seconds there is a pause of 2 t: each listing has all ranks known already, too."""
+"""After a reading that took t seconds there is a pause of 2 t: each listing also has the known ranks."""
 _ORDERS_AGAIN_S, _ORDERS_SHARE = 10.0, 0.01
 """Known orders are read again every 10 s, and for 1 % of the time at most."""
 NAMED = 16
@@ -74,7 +74,7 @@ class RankRegistry:
         """Reads the ranks that have registered since the last call; returns whether there are any.
 
         Raises:
-            PlanError: All ranks have registered, but their places contradict each other.
+            PlanError: The places of all ranks contradict each other, or there are too many lists of clocks.
         """
         came = False
         began = self.monotonic()

@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 class Reconciler:
     """Publishes the schedule that is wanted. Begins with what earlier coordinators have published.
 
-    `log` logs a text once, until its cause has been gone for a while. `lost_results` is text for the status.
+    `log` logs a text once, and again if its cause comes back later. `lost_results` is text for the status.
     """
 
     runner: PolicyRunner
@@ -55,7 +55,7 @@ class Reconciler:
         self._reader = IterationTimeReader(self.folder, self.runner.monotonic)
         self.lost_results = ""
         self._repeats = 0  # how often the newest schedule has been measured again for missing results
-        self._complete_since = math.inf  # when the results of the newest schedule were all there
+        self._complete_since = math.inf  # since when complete results wait for instruction orders
         self._waits_since = -math.inf  # when this coordinator began, or when it published last
         self.override = self._restore()
 
@@ -98,7 +98,7 @@ class Reconciler:
         return published
 
     def _write_rank_files(self) -> None:
-        """Writes more files of single ranks, which are for users: the ranks read the plan files."""
+        """Writes some more of the files of single ranks; they are for users, since ranks read the plan files."""
         if self.publication.number >= 0:
             try:
                 self.folder.write_rank_files(self.publication.number, self.ranks.infos)
@@ -252,7 +252,7 @@ class Reconciler:
         return published
 
     def _term(self, wanted: Wanted, start_step: int, now: float) -> Term:
-        """For how long the next schedule holds."""
+        """Returns for how long the next schedule holds, and in which turns."""
         publication = self.publication
         if wanted.source.kind == "yaml" and not wanted.source.check:
             return self.override.term._replace(after=publication.staying)

@@ -169,7 +169,7 @@ _POLICY_LIMITS = PolicyLimits()
 _PLAN_LIMITS = PolicyLimits(memory_bytes=256 << 20, cpu_s=60, wall_s=300.0)
 """Limits of a process that reads a plan file. The largest plan needs half of the memory, and a tenth of the time."""
 _PLANS_READ_AT_ONCE = 4
-"""At most this many plans are read at once, because they take as much memory as one policy; further jobs wait."""
+"""At most this many plans are read at once, because that many take as much memory as one policy; further jobs wait."""
 _MOST_REPLY_BYTES = 64 << 20
 """The largest answer of a policy's process."""
 _ENDS_WITHIN_S = 10.0
@@ -193,7 +193,7 @@ class PolicyProcesses:
         _processes.set_forkserver_preload(["__main__", "pfo_fs.coordination.policy_preload"])
 
     def make(self, call: PolicyCall) -> FrequencyScheduler:
-        """Makes a policy that runs in a process of its own; for a plan file, the process only reads the plan."""
+        """Makes a policy in a process of its own (`Manual`: here); for a plan file, the process only reads the plan."""
         cls = load_scheduler(call.name)
         if cls is Manual or why_no_processes():
             return call.make()

@@ -112,7 +112,7 @@ class ServedJobs:
 
     Args:
         max_idle_s: A job whose processes have done nothing for this time is ended and archived.
-        interval_s: The longest time between two polls of a job that this daemon schedules.
+        interval_s: The longest time between two polls of a job that this daemon schedules and that is not calm.
         wake: Called from another thread when a poll has ended, so that `serve` is due.
     """
 
@@ -175,7 +175,7 @@ class ServedJobs:
             entry.look_at = max(entry.look_at, self.monotonic() + self._grace_s)
 
     def close(self) -> None:
-        """Ends the threads that are free, and the schedulers; running polls go on, but may not write any more."""
+        """Drops the polls that wait, and ends the schedulers; running polls go on, but publish nothing any more."""
         for entry in self._entries.values():
             entry.coordinator.close()
         self._workers.close()

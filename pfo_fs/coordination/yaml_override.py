@@ -19,12 +19,12 @@ from pfo_fs.turns import Term
 log = logging.getLogger(__name__)
 
 SETTLE_S = 1.0
-"""The file is used when two reads, this far apart, return the same: editors write in pieces."""
+"""The file is used once it has stayed the same for this time, in s: editors write in pieces."""
 _REFUSED = (errno.EFBIG, errno.EINVAL, errno.EPERM, errno.ELOOP, errno.EACCES, errno.EISDIR)
 """Too large, not a plain file, foreign owner, link, no permission to read it: waiting does not change these."""
 GONE_AFTER_LISTINGS = 3
 GONE_AFTER_S = 3.0
-"""The file counts as removed after this many listings without it over this time, because one listing may be stale."""
+"""The file counts as removed after this many listings without it over this time, in s: one listing may be stale."""
 
 Resolve = Callable[[ScheduleDocument], list[FrequencySchedule]]
 Problem: TypeAlias = tuple[int | None, str]

@@ -43,9 +43,9 @@ class FileClient:
         timeout_s: The profile is read in at most this time.
 
     Attributes:
-        profile: The profile as it was at the start; None if there was none.
+        profile: The profile as it was at the start; None if there was none that can be used.
         profile_error: What is wrong with the content of the profile; empty if nothing is, or there is no profile.
-        helper: The address of this host's helper; empty if there is none.
+        helper: The address of this host's helper; empty if no file and no directory is given.
         is_off: Whether this job is switched off, or its directory was removed.
     """
 

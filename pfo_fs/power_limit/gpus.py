@@ -1,7 +1,7 @@
 """Access from training to a GPU's power limit or clock, and its energy, through the GPU's clock process.
 
 The training process makes no driver calls. A call that sets a level returns at once; a few others wait for answers,
-with one deadline for all GPUs. After a GPU's driver has hung once, training never waits for that GPU again.
+all but `bounds` with one deadline for all GPUs. After a GPU's driver has hung, training never waits for it again.
 """
 
 import time

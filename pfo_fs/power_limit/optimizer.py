@@ -70,7 +70,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         shared_dir: The directory in which this job is seen (`pfo-fs status`) and switched off (`pfo-fs off`); without a
             directory, the job cannot be switched off.
         search: `full` measures all levels, as Zeus does; `coarse-to-fine` needs at most half of the steps
-            (`selectors.py`).
+            if there are five levels or more (`selectors.py`).
         knob: `power_limit`, or `clock`, which can lower power further, and acts faster.
         clock_step: MHz between two clocks, at least.
         strict: Raise an error instead of logging a warning and going on as `Off`; rank 0's value counts.
@@ -220,7 +220,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
 
     @guarded
     def on_step_begin(self) -> None:
-        """Begins a step; states change only here and at the end of an epoch."""
+        """Begins a step, and goes on to the next state if the present one ends here."""
         if self._closed:
             return
         self._metrics.step_begins()
@@ -230,7 +230,7 @@ class GlobalPowerLimitOptimizer(ShownOptimizer):
         self._gpus.hold(self._files.is_off)
         state = self.state
         if isinstance(state, Done):
-            self._gpus.set_level(state.optimal_power_limit)  # a pause of training has restored the earlier limit
+            self._gpus.set_level(state.optimal_power_limit)  # a pause may have restored the earlier level
             if self._gpus.check():
                 self._leave_alone(self._gpus.problem, warn=True)
         elif not isinstance(state, Off):

@@ -131,8 +131,8 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
 def spaced_clocks(offered: Sequence[int], step: int) -> list[int]:
     """Returns clocks that are at least `step` apart, highest first, down to a third of the highest.
 
-    Below that, a step takes up to three times as long, and its energy rises again, because the GPU draws a part of its
-    power at any clock.
+    Below that, a step may take more than three times as long, and its energy rises again, because the GPU draws a part
+    of its power at any clock.
     """
     clocks = [offered[0]]
     for mhz in offered:

@@ -4,7 +4,7 @@ Names of the selectors, and their choices of power limits, are as in Zeus.
 
 A full sweep is Zeus's way: all levels, highest first. The search from coarse to fine measures the highest and the
 middle level, predicts the others from them, and measures at the predicted optimum, until that and its neighbours are
-measured. Its windows are half as long, and it needs at most half of the sweep's steps.
+measured. Its windows are half as long, and it needs at most half of the sweep's steps if there are five levels or more.
 
 Values between two measurements are predicted from how GPUs behave under a limit; clocks are treated alike. A GPU that
 reaches its limit draws the limit on average, so that the ratio of power and limit changes little between limits. Time
@@ -23,7 +23,7 @@ from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.measurements import MOST_MEASURED, KnobMeasurement, PowerLimitMeasurement
 
 _RINGS = (1, 2, 4)
-"""Distances from the optimum, in limits, that must be measured: near ones for precision, far ones against noise."""
+"""Distances from the optimum, in levels, that must be measured: near ones for precision, far ones against noise."""
 _FEWEST = 5
 
 

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("pfo_fs")
 
 _MOST_MARKS = 8192
-"""A step with more marks is not measured, because the time of each mark has to be asked for at its end."""
+"""A step with more marks is not measured, because CUDA has to be asked for the time of each mark."""
 _MOST_HELD = 16
-"""At most this many steps wait for their events; then the oldest is dropped."""
+"""If more steps than this wait for their events, the oldest of them is dropped."""
 _ANCHORS = 32
 """The difference of the two clocks is estimated over this many steps: they drift by a few millionths."""
 _STEP = 0
 """Code of an event at the begin or end of a step, which is not a mark of its own."""
 _EPOCH_NS = 60_000_000_000
-"""Events are timed against an event at most this old, in ns, because CUDA returns the difference as a float in ms."""
+"""A step that begins after this time, in ns, begins a new epoch: CUDA returns times since its begin as floats in ms."""
 
 
 class _Held(NamedTuple):
@@ -92,7 +92,7 @@ class CudaEventTracker(InstructionTracker):
             self._epoch = self._new_epoch()
         self._record(_STEP)
         one_clock = super().step_begin(step, number, clock_mhz, until=until, turn=turn)
-        self._recording, self._measuring = self._measuring, False  # marks of instructions are made here
+        self._recording, self._measuring = self._measuring, False  # this class makes the marks of instructions
         return one_clock
 
     def begin(self, name: str, *, stage: int | None = None) -> None:

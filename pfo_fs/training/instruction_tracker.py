@@ -45,7 +45,7 @@ class InstructionTracker:
 
     Args:
         profile_steps: Number of complete steps from which the clock process makes a result. Instructions are marked
-            until it has a result, but for at most `10 * (profile_steps + 1)` steps.
+            until it has one, but only up to `until` (`step_begin`), or for `10 * (profile_steps + 1)` steps.
         on_mismatch: Called with (position, expected, got), once per schedule and kind of mismatch; may raise.
         on_wrong_marks: Called once, after a few steps, if the callbacks are called wrongly or not at all; may raise.
         is_capturing: Whether what is launched now goes into a CUDA graph.
@@ -82,7 +82,7 @@ class InstructionTracker:
         self._unplanned = 0  # instructions of this step so far for which there is no plan
         self.observed_order: list[tuple[str, int | None]] | None = None
         self.other_order = False
-        self._has_changed = False  # whether another order was told before
+        self._has_changed = False  # whether the order has changed since it was first known
         self._clocks, self._words = clocks, clocks.words
         self._on_mismatch = on_mismatch
         self._mark_check = MarkCheck(on_wrong_marks) if on_wrong_marks is not None else None
@@ -96,7 +96,7 @@ class InstructionTracker:
         self._target_mhz, self.turn = 0, -1
         self._measuring = False
         self._measured_number: int | None = None
-        self._measured_steps = 0  # steps that have begun under this number
+        self._measured_steps = 0  # steps in the expected order that have begun under this number
         self._most_measured_steps = 10 * (profile_steps + 1)
         self._head = clocks.words[HEAD]
         self._step_head = self._head
@@ -167,7 +167,7 @@ class InstructionTracker:
             number: The number of the schedule in force, under which measurements are reported.
             clock_mhz: The clock of the whole step in MHz, if there is no schedule; 0: the default clock. None: clocks
                 are left alone.
-            until: The step before which the result under this number ends; 0: after the usual number; -1: no result.
+            until: The step before which the result of this number ends; 0: after the usual steps; -1: no result.
             turn: Whether this rank follows the schedule in the step; if not, it runs at default clocks.
         """
         if self._mark_check is not None:
@@ -181,7 +181,7 @@ class InstructionTracker:
         self._step_head = self._head
         if number != self._measured_number:
             self._measured_number, self._measured_steps = number, 0
-        # A schedule that was made before the scheduler heard of another order is not followed.
+        # A schedule whose length differs from that of the changed order was made before the change: not followed.
         is_old = self._has_changed and len(self._schedule or ()) - 1 not in (-1, len(self.observed_order or ()))
         is_other = self.other_order or is_old
         if self._graph and self._schedule is not None and len(self._schedule) - 1 != self._graph:

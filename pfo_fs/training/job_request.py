@@ -48,7 +48,7 @@ class JobRequest:
 
     @property
     def given_settings(self) -> dict[str, object]:
-        """The settings that are not defaults, for another process."""
+        """The settings that were set here, for another process; `dump_dir` always, as an absolute path."""
         given = self.settings.model_dump(mode="json", exclude_unset=True)
         return {**given, "dump_dir": os.path.abspath(self.settings.dump_dir)}
 
@@ -91,7 +91,7 @@ def checked_directory(shared_dir: str | bytes | os.PathLike[str] | None, server_
 
 
 def text_of(given: object) -> str | None:
-    """Returns a text that the user gave, in a form that a file can hold: bytes that are not UTF-8 become "?"."""
+    """Returns a text that the user gave, in a form that a file can hold: bytes that are not UTF-8 become U+FFFD."""
     if given is None:
         return None
     return plain_text(given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given), _MAX_TEXT_CHARS)

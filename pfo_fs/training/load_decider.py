@@ -1,7 +1,7 @@
 """The process of rank 0 that decides the clocks of all ranks: a rank sends a row for each step and gets its clock.
 
 Each rank's clock process connects to this process (`device/load_exchange.py`), which ends when rank 0's training ends.
-It keeps what it knows in a file in memory, which training reads.
+The process keeps what it knows in a file in memory, which training reads.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Decider:
         """Takes a rank's row; decides the clocks of its step once the rows of all ranks have come.
 
         Raises:
-            ValueError: The row's step is not a finite number, or too many steps are open.
+            ValueError: The row's step is NaN, or too many steps are open.
         """
         step = int(row[0])
         rows = self._open.setdefault(step, {})
@@ -178,7 +178,7 @@ class Decider:
         return True
 
     def _drop_strangers(self, silent_s: float) -> None:
-        """Drops connections that have not shown the secret within this time."""
+        """Drops connections that have been open for `silent_s` without showing the secret."""
         for key in list(self._ready.get_map().values()):
             of = key.data
             if isinstance(of, _Rank) and of.rank < 0 and time.monotonic() - of.since_s >= silent_s:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pfo_fs.device.shared_page import BEGIN, END
 
 _STEPS = 3
-"""The check reports wrong marks after this many wrong steps in a row."""
+"""The check reports a mistake once this many steps had it; wrong marks count only in steps in a row."""
 _INSTRUCTIONS = 100
 """After this many instructions before the first step, the check reports that steps are not marked."""
 _EVALUATIONS = 10

@@ -1,4 +1,4 @@
-"""Finds this process's place in the job: rank, world size, degrees. A value that is in no source is never guessed.
+"""Finds this process's place in the job: rank, world size, degrees. Of the degrees, only `tp_degree` has a default, 1.
 
 Sources, in this order: the argument, a `DeviceMesh`, `torch.distributed`, the launcher's environment variables.
 """

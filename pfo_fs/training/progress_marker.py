@@ -40,10 +40,10 @@ class ProgressMarker:
     Args:
         enqueue: Makes the device write a number of 32 bits into `PROGRESS` when it gets there; takes about 2 us.
             Returns whether the write goes into a CUDA graph; then it has `REPLAYED` in place of the turn.
-        on_problem: Called with a text, once, if points cannot be marked.
+        on_problem: Called, perhaps in every step, if points cannot be marked or a CUDA graph's replays not followed.
 
     Attributes:
-        works: False after CUDA has refused a mark or the clock process was lost: then nothing is marked any more.
+        works: False after CUDA has refused a mark or the clock process was lost: marks have no effect any more.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ def choose_switching(
     Args:
         spec: The GPU, as `find_gpu_spec` names it; `kernels` is not None if it is simulated.
         device: CUDA device index of this process; None for torch's current device.
-        on_problem: Called with a text, once, if marks of the device's progress fail later.
+        on_problem: Called with a text, perhaps repeatedly, if marks of the device's progress fail later.
     """
     if asked == "launch":
         return ChosenSwitching()
@@ -148,7 +148,7 @@ class StepParts:
 
 
 def _tracker_maker(spec: str, kernels: SimulatedKernels | None) -> Callable[..., InstructionTracker]:
-    """Returns the function that makes the tracker, which has the device's times if the device's events have times."""
+    """Returns the function that makes the tracker: with the device's own times if its events have times."""
     from pfo_fs.training.cuda_event_tracker import CudaEventTracker
 
     if kernels is not None:
