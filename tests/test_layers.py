@@ -65,10 +65,15 @@ def part_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
     """The parts of the package that a module imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         modules = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -118,7 +123,7 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
     heavy |= {"transformers", "zeus", "jinja2", "markupsafe", "deepspeed", "megatron", "torchtitan", "filelock"}
     heavy |= {"prometheus_client"}
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not heavy & {name.split(".")[0] for name in names}, path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TypeAlias
@@ -11,6 +10,7 @@ import pytest
 from clock import VirtualTime
 from fake_amdsmi import ADDRESSES, HIGHEST, LOWEST, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
+from torchrun import clocks_mhz
 
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import open_gpu
@@ -60,8 +60,7 @@ class SimulatedBench:
         self.monkeypatch.setenv("PFO_FS_SIM_FAULT", "lock:1")
 
     def clock_changes(self) -> list[int]:
-        lines = [json.loads(line) for line in (self.folder / "a.log").read_text().splitlines()]
-        return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+        return clocks_mhz(self.folder / "a.log")
 
     def left_open(self) -> int:
         maps = Path("/proc/self/maps").read_text()
