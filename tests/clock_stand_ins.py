@@ -1,7 +1,5 @@
 """Stand-ins for the programs through which clocks are set: zeusd, and sudo with nvidia-smi."""
 
-from __future__ import annotations
-
 import json
 import os
 import socketserver

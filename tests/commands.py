@@ -1,7 +1,5 @@
 """The commands, as people and scripts call them: in this process, which is quick, or in one of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

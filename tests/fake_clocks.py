@@ -1,7 +1,5 @@
 """A clock process for tests of training: the page that both share, without a process; and a device behind training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """NVML without GPUs: the real nvidia-ml-py over a library of ours (`mock_nvml.c`), whose calls can be made to fail."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import importlib.util

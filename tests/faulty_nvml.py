@@ -1,7 +1,5 @@
 """A clock process over a fake `pynvml` in virtual time."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Real GlusterFS volumes for tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

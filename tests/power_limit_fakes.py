@@ -1,7 +1,5 @@
 """Stand-ins for GPUs and monitors, and Zeus's own class on top of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Some fast episodes of `python -m benchmarks.chaos`; what is broken, and what must hold: `docs/failures.md`."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """docs/clock-backends.md: its sudoers lines permit what is run, and its epilog resets."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

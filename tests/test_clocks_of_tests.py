@@ -1,7 +1,5 @@
 """No test replaces the clock of the whole process, which other threads and pytest itself use."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

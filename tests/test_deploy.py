@@ -1,7 +1,5 @@
 """The files for operators: the systemd unit, the Spack recipe, the package's own description."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Imports point downwards only, and what must start fast imports nothing heavy."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache
@@ -12,17 +10,7 @@ from running import modules_loaded_by
 
 PACKAGE = Path(__file__).parents[1] / "pfo_fs"
 
-VOCABULARY = {
-    "arrays",
-    "clock_latency",
-    "errors",
-    "guard",
-    "loads_known",
-    "models",
-    "settings",
-    "turns",
-    "user_files",
-}
+VOCABULARY = {"arrays", "clock_latency", "errors", "guard", "loads_known", "models", "settings", "turns", "user_files"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),

@@ -1,7 +1,5 @@
 """Models keep Zeus's names and shapes; ids are safe as folder names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

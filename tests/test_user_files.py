@@ -1,7 +1,5 @@
 """Files that a user names: one form of CSV for all commands, and limits that hold also after decompression."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zlib

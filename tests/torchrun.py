@@ -1,7 +1,5 @@
 """Programs of several ranks on simulated GPUs, started by torchrun."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

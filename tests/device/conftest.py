@@ -1,7 +1,5 @@
 """GPUs through NVML, without a GPU; clock processes; kernels of a simulated GPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,12 +35,7 @@ def start(sim_dir: Path) -> Iterator[Start]:
     """Starts a clock process, of simulated GPU `a` unless another one is named."""
     started: list[ClockProcess] = []
 
-    def start_one(
-        spec: str = "simulated:a",
-        *,
-        start_timeout_s: float = HANGS_AFTER_S,
-        **options: Any,
-    ) -> ClockProcess:
+    def start_one(spec: str = "simulated:a", *, start_timeout_s: float = HANGS_AFTER_S, **options: Any) -> ClockProcess:
         started.append(ClockProcess(spec, ClockOptions(**options), start_timeout_s=start_timeout_s))
         return started[-1]
 

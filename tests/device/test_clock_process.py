@@ -1,7 +1,5 @@
 """The clock process, as a real process on a simulated GPU."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

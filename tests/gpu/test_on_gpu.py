@@ -1,7 +1,5 @@
 """What only a real GPU can show. Nothing here changes a setting of the GPU: `python -m pytest -m gpu`."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time

@@ -1,7 +1,5 @@
 """The end of processes: objects are told of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes beside training: they start as training did, whatever that was, and their last words are kept."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Packets and messages: what is sent arrives, what is not a message is refused; descriptors that are no longer ours."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

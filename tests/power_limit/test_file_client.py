@@ -1,7 +1,5 @@
 """The profile file and the directory with the switch, which only a helper process touches."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets
@@ -133,11 +131,7 @@ def test_a_profile_that_could_not_be_read_in_time_is_not_written_over(tmp_path: 
     ],
 )
 def test_files_that_cannot_be_used_are_one_warning_and_the_limit_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    given: dict[str, str],
-    said: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, str], said: str
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "open to all").mkdir()

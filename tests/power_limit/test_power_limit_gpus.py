@@ -1,7 +1,5 @@
 """Power limits from the trainer to the GPU, through real clock processes, and back again whatever happens."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

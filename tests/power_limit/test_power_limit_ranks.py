@@ -1,7 +1,5 @@
 """Two real ranks on gloo decide together, in one job that runs all scenarios."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every change of state, beside Zeus's own class that is fed the same numbers."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Selectors, the search for the level that they choose, and `pfo-fs power-limit`."""
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path
@@ -88,12 +86,7 @@ def test_the_choice_is_that_of_the_full_sweep_or_costs_little_more_in_half_the_s
                 assert table[chosen].time <= allowed_s, where
 
 
-@given(
-    count=st.integers(1, 60),
-    warmup_steps=st.integers(0, 20),
-    profile_steps=st.integers(1, 60),
-    data=st.data(),
-)
+@given(count=st.integers(1, 60), warmup_steps=st.integers(0, 20), profile_steps=st.integers(1, 60), data=st.data())
 def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
     count: int, warmup_steps: int, profile_steps: int, data: Any
 ) -> None:

@@ -1,7 +1,5 @@
 """A host on which zeusd may run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

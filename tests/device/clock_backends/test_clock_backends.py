@@ -1,7 +1,5 @@
 """What each way to set clocks must do, over stand-ins for zeusd and sudo, and what is particular to these two."""
 
-from __future__ import annotations
-
 import grp
 import os
 import re

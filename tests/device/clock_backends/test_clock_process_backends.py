@@ -1,7 +1,5 @@
 """The real clock process through stand-ins for zeusd and sudo: choice, deaths, and the newest request."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

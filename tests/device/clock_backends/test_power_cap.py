@@ -1,7 +1,5 @@
 """Power limits in place of clocks: about the clock that was asked for, and the limit of before on every way back."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

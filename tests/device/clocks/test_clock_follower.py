@@ -1,7 +1,5 @@
 """When clocks are requested: a follower and what it has learned, with a device and a driver in virtual time."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

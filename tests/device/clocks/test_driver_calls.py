@@ -1,7 +1,5 @@
 """How long calls take and wait, how many a GPU may make, and the turns that clock processes of a host take."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """When clocks act, learned from what instructions take around changes of the clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

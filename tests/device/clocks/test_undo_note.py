@@ -1,7 +1,5 @@
 """Where the notes lie of what is to be put back, whoever else is on the host."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ A kind that ends with `-` may not be set. Rank 0 leaves FOLDER/said.json, a JSON
 each part, and what `pfo-fs doctor` has found.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

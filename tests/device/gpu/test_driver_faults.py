@@ -1,7 +1,5 @@
 """Whatever a driver refuses, and whenever: the clock process goes on, and what it has set is put back or noted."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -127,9 +125,7 @@ def test_the_next_process_finishes_what_the_driver_has_refused(bench: Make, monk
     assert (later.nvml.limit_mw, later.notes()) == (400_000, set())
 
 
-def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(
-    bench: Make,
-) -> None:
+def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(bench: Make) -> None:
     one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=9))
     one.nvml.lock_mhz = 900
     assert reset_left_by(f"nvml:{UUID}", ClockOptions(clock_backend="nvml")) == ""

@@ -1,7 +1,5 @@
 """Which GPU a training process uses, and which GPUs CUDA_VISIBLE_DEVICES means: those that torch and CUDA use."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

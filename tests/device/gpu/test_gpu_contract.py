@@ -1,7 +1,5 @@
 """What every GPU must do behind the interface `Gpu`: a simulated one, one through NVML, one through AMD SMI."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TypeAlias

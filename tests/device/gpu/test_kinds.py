@@ -1,7 +1,5 @@
 """All there is, on GPUs of the kinds that training runs on, as our library in place of NVIDIA's answers for them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

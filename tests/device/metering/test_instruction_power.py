@@ -1,7 +1,5 @@
 """The fit of the power of each instruction to a counter that ticks slowly."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """From marks and counter readings to time and energy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The clock that a GPU shows, and others who decide it, through NVML."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

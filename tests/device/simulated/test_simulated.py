@@ -1,7 +1,5 @@
 """The simulated GPU: its model, its clocks and energies, its stream."""
 
-from __future__ import annotations
-
 import csv
 import json
 import threading
