@@ -101,9 +101,7 @@ def test_a_sleeping_clock_process_is_woken_by_the_doorbell(clocks: ClockProcess,
     assert sorted(lags_ms)[len(lags_ms) // 2] < 20, lags_ms  # the back-stop alone would take 50 in the mean
 
 
-def test_a_clock_process_that_the_helper_holds_lets_go_although_training_requests_a_clock(
-    start: Start, gpu: GpuLog
-) -> None:
+def test_a_held_clock_process_lets_go_although_training_requests_a_clock(start: Start, gpu: GpuLog) -> None:
     with ListeningHelper("held") as helper:
         clocks = start(report_to=helper.address, token="token")
         ask(clocks, 900)
@@ -123,9 +121,7 @@ def test_a_clock_process_that_the_helper_holds_lets_go_although_training_request
 
 @pytest.mark.parametrize("how", ["", "forks"])
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_clocks_are_reset_at_the_trainers_death(
-    gpu: GpuLog, processes: Processes, how: str, killer: signal.Signals
-) -> None:
+def test_the_trainers_death_resets_clocks(gpu: GpuLog, processes: Processes, how: str, killer: signal.Signals) -> None:
     """Also while a child that the trainer forked, a data loader's worker, continues to run."""
     trainer = Trainer(processes, how=how)
     clock_pid, child, _ = trainer.told()
@@ -169,9 +165,7 @@ def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_pro
     gpu.wait(0)
 
 
-def test_files_that_the_program_opens_where_it_had_closed_ours_are_neither_read_nor_written(
-    start: Start, tmp_path: Path, gpu: GpuLog
-) -> None:
+def test_files_of_the_program_in_place_of_ours_are_left_alone(start: Start, tmp_path: Path, gpu: GpuLog) -> None:
     before = open_fds()
     clocks = start()
     assert clocks.message == ""
@@ -234,9 +228,7 @@ def test_sigterm_resets_clocks_at_once_and_for_good_and_measuring_continues(star
     assert gpu.clocks[-1] == 0
 
 
-def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
-    locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_its_death_warns_once_and_resets(locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture) -> None:
     with open(f"/proc/{locked.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"Traceback ...\nNVMLError: GPU is lost\n")
     os.kill(locked.pid, signal.SIGKILL)
@@ -250,9 +242,7 @@ def test_the_death_of_the_clock_process_is_one_warning_and_clocks_are_reset(
     locked.close()
 
 
-def test_a_clock_process_that_died_unseen_leaves_no_clock_behind_at_the_close(
-    locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_death_unseen_leaves_no_clock(locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture) -> None:
     os.kill(locked.pid, signal.SIGKILL)
     with caplog.at_level(logging.INFO, "pfo_fs"):
         locked.close()
@@ -309,9 +299,7 @@ def test_a_clock_process_that_cannot_start_is_a_message(
     assert start().message == f"the clock process ended while it started ({why}); clocks are left alone"
 
 
-def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_the_timeout(
-    start: Start, tmp_path: Path, interpreter: Callable[[str], None]
-) -> None:
+def test_a_start_that_hangs_is_not_waited_for(start: Start, tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     interpreter(f"echo $$ >{tmp_path}/pid; exec sleep 20")
     clocks = start(start_timeout_s=0.2)
     assert "in time" in clocks.message
@@ -322,9 +310,7 @@ def test_a_clock_process_that_hangs_at_the_start_is_waited_for_no_longer_than_th
 # ---- measuring
 
 
-def test_in_a_dry_run_each_clock_is_taken_to_act_5_ms_after_its_call(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_dry_run_clocks_are_taken_to_act_5_ms_after_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
     with ListeningHelper("dry") as helper:
         clocks = start(report_to=helper.address, profile_steps=1)
@@ -388,9 +374,7 @@ def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Star
     assert result["iter_energy"] == [0.0]
 
 
-def test_the_most_calls_per_second_come_from_the_option_or_else_the_environment(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_most_calls_per_second_are_an_option_or_a_variable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(
         clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
@@ -439,9 +423,7 @@ def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
 
 
 @pytest.mark.parametrize(("newest_mhz", "calls"), [(1200, [1200]), (0, [])])
-def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_is_in_force(
-    monkeypatch: pytest.MonkeyPatch, newest_mhz: int, calls: list[int]
-) -> None:
+def test_after_a_wait_the_newest_is_set(monkeypatch: pytest.MonkeyPatch, newest_mhz: int, calls: list[int]) -> None:
     wanted, made, driver = [900], list[int](), HostDriver("")
     monkeypatch.setattr(driver, "access", lambda: nullcontext(wanted.append(newest_mhz)))  # others have their turn
     words = SharedPage.create().words
@@ -453,9 +435,7 @@ def test_after_the_wait_for_other_gpus_the_newest_request_is_set_and_none_if_it_
     assert made == calls
 
 
-def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_training_and_stays_out_of_answers(
-    clocks: ClockProcess, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_it_prints_is_logged_and_is_no_answer(clocks: ClockProcess, caplog: pytest.LogCaptureFixture) -> None:
     with open(f"/proc/{clocks.pid}/fd/2", "ab") as standard_error:
         standard_error.write(b"driver: \x1b[31mXid 79\n")
     for number in range(20):
@@ -470,9 +450,7 @@ def test_what_a_clock_process_or_a_library_in_it_prints_comes_into_the_log_of_tr
 
 
 @pytest.mark.parametrize("by", [signal.SIGTSTP, signal.SIGSTOP])
-def test_a_clock_process_that_was_stopped_resets_its_clock_before_if_it_is_told_and_sets_it_again(
-    locked: ClockProcess, gpu: GpuLog, by: signal.Signals
-) -> None:
+def test_a_stopped_clock_process_sets_its_clock_again(locked: ClockProcess, gpu: GpuLog, by: signal.Signals) -> None:
     stop(locked.pid, by)
     if by == signal.SIGSTOP:
         open_gpu("simulated:a").reset_clocks()  # others may have reset it meanwhile
@@ -501,9 +479,7 @@ def test_while_its_trainer_is_stopped_the_clock_is_at_its_default(gpu: GpuLog, p
         gpu.wait(mhz)
 
 
-def test_the_end_of_training_does_not_wait_for_a_clock_process_that_is_stopped(
-    locked: ClockProcess, gpu: GpuLog
-) -> None:
+def test_the_end_of_training_does_not_wait_for_a_stopped_clock_process(locked: ClockProcess, gpu: GpuLog) -> None:
     stop(locked.pid)
     locked.close(HANGS_AFTER_S)
     assert not locked.alive()

@@ -56,9 +56,7 @@ def answer_of(module: str, *, waits: bool = True) -> Any:
 # ---- what becomes of processes that are not waited for
 
 
-def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
-    tmp_path: Path, interpreter: Callable[[str], None]
-) -> None:
+def test_an_ended_process_is_reaped_at_the_next_start(tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     interpreter(f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
     (tmp_path / "go").touch()
@@ -199,9 +197,7 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
 
 
-def test_an_interpreter_may_be_named_relative_to_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
-) -> None:
+def test_an_interpreter_may_be_relative(monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]) -> None:
     module = child_module(TELLS_PATH)
     monkeypatch.chdir(Path(sys.executable).parent)
     monkeypatch.setattr(sys, "executable", f"./{Path(sys.executable).name}")
@@ -230,9 +226,7 @@ def compiled_main() -> types.ModuleType:
     ],
     ids=["PyInstaller", "PyOxidizer", "Nuitka", "empty", "None", "missing", "another program"],
 )
-def test_a_program_without_an_interpreter_starts_no_process(
-    monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: object
-) -> None:
+def test_no_interpreter_is_no_process(monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: object) -> None:
     if holder is sys.modules:
         monkeypatch.setitem(holder, name, value)
     else:
@@ -242,9 +236,7 @@ def test_a_program_without_an_interpreter_starts_no_process(
         spawn.start_process("any", {})
 
 
-def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
-    tmp_path: Path, interpreter: Callable[[str], None]
-) -> None:
+def test_a_program_that_is_run_again_ends_where_it_imports(tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     (tmp_path / "main.py").write_text("import pfo_fs; open('trained-again', 'w')")
     interpreter(f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
     child = spawn.start_process("any", {})
@@ -260,9 +252,7 @@ KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBU
 KEPT |= {"SIGTRAP", "SIGSYS", "SIGTERM"}
 
 
-def test_what_a_batch_system_or_a_terminal_sends_does_not_end_or_stop_a_process_from_its_first_moment_on(
-    tmp_path: Path, child_module: Callable[[str], str]
-) -> None:
+def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_module: Callable[[str], str]) -> None:
     module = child_module("while not os.path.exists(given['go']): time.sleep(0.01)")
     go = tmp_path / "go"
     sent = [number for number in signal.valid_signals() if _name(number) not in KEPT]
@@ -279,9 +269,7 @@ def _name(number: int) -> str:
     return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
 
 
-def test_a_process_does_not_inherit_blocked_and_ignored_signals_and_sigterm_waits_until_it_has_a_meaning(
-    child_module: Callable[[str], str],
-) -> None:
+def test_no_process_inherits_blocked_or_ignored_signals_and_sigterm_waits(child_module: Callable[[str], str]) -> None:
     module = child_module(
         """
         import subprocess
@@ -345,9 +333,7 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
         ("os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
     ],
 )
-def test_how_a_process_ended_is_said_with_its_last_words(
-    child_module: Callable[[str], str], body: str, said: str
-) -> None:
+def test_the_end_is_said_with_the_last_words(child_module: Callable[[str], str], body: str, said: str) -> None:
     child = spawn.start_process(child_module(body), {})
     child.wait(HANGS_AFTER_S)
     assert child.how_it_ended() == f" ({said})"
@@ -373,9 +359,7 @@ def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_e
     assert child.wait(20) == 3
 
 
-def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_nor_closed(
-    child_module: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_file_that_took_the_place_of_ours_is_left_alone(child_module: Callable[[str], str], tmp_path: Path) -> None:
     child = spawn.start_process(child_module("import no_such_package"), {})
     child.wait(HANGS_AFTER_S)
     (tmp_path / "diary").write_text("secret")

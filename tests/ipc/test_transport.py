@@ -20,9 +20,7 @@ from pfo_fs.ipc.system_calls import OwnFile
     st.lists(st.tuples(st.text(min_size=1, max_size=9), st.integers(0, 2000)), max_size=9),
     st.dictionaries(st.integers(0, 99), st.integers(0, 1), max_size=4),
 )
-def test_a_schedule_arrives_as_it_was_sent(
-    number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]
-) -> None:
+def test_a_schedule_arrives_as_sent(number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]) -> None:
     sent = m.NewSchedule(number=number, plans=[m.RankPlan(frequencies)], ranks=ranks)
     assert transport.decode(transport.encode(sent), m.ToTraining) == sent
 

@@ -223,9 +223,7 @@ def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, Fak
     assert bool(window.dropped) == (held_at != "after")
 
 
-def test_a_clock_process_that_counts_no_steps_gives_a_sign_of_life_or_the_job_would_count_as_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_clock_process_without_steps_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(s=0.0)
     monkeypatch.setattr("pfo_fs.device.metering.reporter.time", SimpleNamespace(monotonic=lambda: now.s))
     reporter = Reporter("of a scheduled job", 0, "token")

@@ -117,9 +117,7 @@ def kill_all(gpu: KnobGpu) -> None:
         (350, [350, 350, 300, 350]),  # another process has set it since
     ],
 )
-def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
-    open_limited: Open, sim_dir: Path, in_force: int, then: list[int]
-) -> None:
+def test_a_left_limit_is_not_the_sites_own(open_limited: Open, sim_dir: Path, in_force: int, then: list[int]) -> None:
     gpu = open_limited()
     for level in (250, 200):
         gpu.set_level(level)
@@ -153,7 +151,7 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
     gpu.restore()
 
 
-def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
+def test_the_helper_restores_a_limit_if_training_notices_nothing(
     open_limited: Open, sim_dir: Path, tmp_path: Path
 ) -> None:
     """As when training and its clock process are killed at once."""
@@ -196,9 +194,7 @@ def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Pa
     assert gpu.check() == ""
 
 
-def test_the_old_limit_is_noted_before_a_new_one_is_set(
-    open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_limit_is_noted_first(open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
     gpu = SimulatedGpu("a")
     limits = PowerLimits(gpu, GpuUndo(gpu).limit)

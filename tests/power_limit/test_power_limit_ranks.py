@@ -81,9 +81,7 @@ def test_energies_are_added_and_the_slowest_time_counts(job: tuple[Path, Results
     assert json.loads((folder / "profile.json").read_text()) == {"measurements": expected}
 
 
-def test_a_profile_is_read_by_rank_0_for_all_and_what_is_wrong_there_is_an_error_on_all(
-    job: tuple[Path, Results],
-) -> None:
+def test_a_profile_is_read_by_rank_0_for_all_and_what_is_wrong_is_an_error_on_all(job: tuple[Path, Results]) -> None:
     for result in job[1]:
         assert result["known"]["state"] == "Done(optimal_power_limit=300, unit='W')"
         assert result["known"]["measured"] == 0
@@ -108,9 +106,7 @@ def test_different_ranges_are_an_error_on_all_ranks_that_names_the_gpus(job: tup
 
 
 @pytest.mark.parametrize("scenario", ["permission", "failure"])
-def test_one_rank_that_cannot_set_limits_is_one_warning_and_all_leave_them_alone(
-    job: tuple[Path, Results], scenario: str
-) -> None:
+def test_if_one_rank_cannot_set_limits_all_leave_them_alone(job: tuple[Path, Results], scenario: str) -> None:
     folder, results = job
     assert [len(result[scenario]["warnings"]) for result in results] == [1, 0]
     assert "rank 1" in results[0][scenario]["warnings"][0]

@@ -117,9 +117,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, ""), (9, "1 of 5 levels were measured"), (60, "")])
-def test_a_sweep_that_does_not_finish_says_so(
-    make: Make, caplog: pytest.LogCaptureFixture, steps: int, said: str
-) -> None:
+def test_an_unfinished_sweep_says_so(make: Make, caplog: pytest.LogCaptureFixture, steps: int, said: str) -> None:
     optimizer, _ = make(FakeMonitor(NUMBERS), **OPTIONS)
     run(optimizer, steps)
     optimizer.close()
@@ -209,9 +207,7 @@ def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
 
 
 @pytest.mark.parametrize("lengths", [[5] * 9, [6] * 7, [7, 3], [30]])
-def test_epochs_in_which_no_window_is_ever_complete_lead_to_one_warning_with_both_numbers(
-    make: Make, caplog: pytest.LogCaptureFixture, lengths: list[int]
-) -> None:
+def test_too_short_epochs_are_one_warning(make: Make, caplog: pytest.LogCaptureFixture, lengths: list[int]) -> None:
     optimizer, _ = make(FakeMonitor(NUMBERS), **OPTIONS)
     epochs(optimizer, *lengths)
     too_short = max(lengths) < 6
@@ -233,9 +229,7 @@ def test_a_window_goes_on_over_epochs_whose_end_only_pauses_the_measurement(make
     assert [m.time for m in optimizer.measurements] == pytest.approx([time_s for time_s, _ in NUMBERS])
 
 
-def test_a_window_in_which_energy_could_not_be_read_is_measured_again_after_growing_pauses(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_window_without_energy_is_measured_again_ever_later(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     errors = [DeviceError("the driver did not answer in time")] * 3
 
     def numbers() -> tuple[float, float]:

@@ -67,9 +67,7 @@ def search(
 @pytest.mark.parametrize("noise", [0.0, 0.002, 0.003])
 @pytest.mark.parametrize("pl_step", [10, 25, 50])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_choice_is_that_of_the_full_sweep_or_costs_little_more_in_half_the_steps(
-    name: str, pl_step: int, noise: float
-) -> None:
+def test_half_the_steps_find_the_choice_of_the_full_sweep_or_a_near_one(name: str, pl_step: int, noise: float) -> None:
     levels = limits_of(MODELS[name], pl_step)
     truth = {level: at_limit(MODELS[name], level) for level in levels}
     for selector in SELECTORS:
@@ -107,9 +105,7 @@ def test_every_search_ends_and_measures_no_limit_twice_whatever_the_numbers(
             assert 2 * steps <= count * (warmup_steps + profile_steps)
 
 
-def test_in_training_the_search_takes_half_the_steps_and_its_windows_count_in_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_training_the_search_takes_half_the_steps_and_windows_count_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements of half as many steps are doubled, so that a profile file means the same."""
     model = MODELS["A40"]
     taken = {}
@@ -182,9 +178,7 @@ BENT = pl.profile_text(
         ),
     ],
 )
-def test_what_a_profile_tells_or_why_it_tells_nothing_is_said(
-    profile: Path, text: str, arguments: list[str], code: int, said: str
-) -> None:
+def test_what_a_profile_tells_is_said(profile: Path, text: str, arguments: list[str], code: int, said: str) -> None:
     profile.write_text(text)
     done = pfo_fs("power-limit", profile, *arguments)
     assert (done.returncode, said in done.said) == (code, True), done.said

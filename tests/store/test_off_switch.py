@@ -190,9 +190,7 @@ def _on_another_mount(found: os.stat_result) -> os.stat_result:
 @pytest.mark.parametrize(
     "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
 )
-def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
-    root: Path, seen: Seen, remove: Callable[[Path], object]
-) -> None:
+def test_a_missing_mount_is_no_removal(root: Path, seen: Seen, remove: Callable[[Path], object]) -> None:
     presence, job_id, calls = seen
     remove(root)
     calls.stat = lambda path, **_: _on_another_mount(os.stat(path))

@@ -198,9 +198,7 @@ def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNv
     gpu.close()
 
 
-def test_an_amd_gpu_is_set_through_zeusd_and_all_its_clocks_are_reset_together(
-    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())
     zeusd.offer["gpus"][GPU]["pci_address"] = ADDRESSES[0]
     gpu = BackedGpu(AmdGpu(ADDRESSES[0]), "zeusd")
@@ -211,9 +209,7 @@ def test_an_amd_gpu_is_set_through_zeusd_and_all_its_clocks_are_reset_together(
     ]  # fmt: skip
 
 
-def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_clocks(
-    nvml: FakeNvml, zeusd: Zeusd
-) -> None:
+def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(nvml: FakeNvml, zeusd: Zeusd) -> None:
     gpu = gpu_with("auto")
     gpu.set_power_limit_w(gpu.power_limit_w())
     assert zeusd.done == [(GPU, "set_power_limit", {"power_limit_mw": 400_000})]
@@ -325,9 +321,7 @@ OFFER = {"gpus": [{"id": GPU, "name": "NVIDIA A100"}], "enabled_api_groups": ["g
         (b"nonsense", "is not zeusd"),
     ],
 )
-def test_a_zeusd_that_does_not_offer_the_gpu_is_a_reason_with_the_remedy(
-    zeusd: Zeusd, offer: object, reason: str
-) -> None:
+def test_a_zeusd_without_the_gpu_is_a_reason_with_the_remedy(zeusd: Zeusd, offer: object, reason: str) -> None:
     zeusd.offer = offer
     assert reason in ZeusdBackend(PLACE).why_not()
     with pytest.raises(DeviceError):
@@ -335,9 +329,7 @@ def test_a_zeusd_that_does_not_offer_the_gpu_is_a_reason_with_the_remedy(
     assert zeusd.done == []
 
 
-def test_a_zeusd_that_requires_a_token_gets_that_of_the_environment(
-    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zeusd_with_tokens_gets_that_of_the_environment(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     zeusd.offer["auth_required"] = True
     monkeypatch.setenv("ZEUSD_TOKEN", "secret")
     assert ZeusdBackend(PLACE).why_not() == ""
@@ -354,9 +346,7 @@ def test_a_refusal_has_the_status_and_the_text_of_zeusd(zeusd: Zeusd, status: in
     assert type(caught.value) is kind
 
 
-def test_a_socket_that_is_missing_or_left_over_or_forbidden_is_a_reason_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zeusd.sock"
     backend = ZeusdBackend(PLACE, path=str(path))
     assert "has no socket" in backend.why_not()
@@ -389,9 +379,7 @@ def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
         ("fails", "", DeviceError, r"failed with 2 \(Provided value is not valid\)"),
     ],
 )
-def test_what_sudo_or_nvidia_smi_refuses_is_an_error_that_says_why(
-    sudo: Sudo, file: str, why_not: str, kind: type[DeviceError], problem: str
-) -> None:
+def test_a_refusal_of_sudo_says_why(sudo: Sudo, file: str, why_not: str, kind: type[DeviceError], problem: str) -> None:
     (sudo.folder / file).touch()
     backend = SudoBackend(PLACE, asked=True)
     found = backend.why_not()
@@ -404,9 +392,7 @@ def test_what_sudo_or_nvidia_smi_refuses_is_an_error_that_says_why(
         backend.set_power_limit_w(200)
 
 
-def test_without_being_asked_sudo_is_left_alone_unless_the_user_is_in_the_group(
-    sudo: Sudo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sudo_is_left_alone_unless_asked_or_by_a_user_of_the_group(sudo: Sudo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused call of sudo would be logged, and mailed to the operator by each rank of each job."""
     (sudo.folder / "refuses").touch()
     assert f"not in the group {GROUP}" in SudoBackend(PLACE, asked=False).why_not()

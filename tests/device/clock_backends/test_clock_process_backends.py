@@ -31,9 +31,7 @@ def wait_for_changes(zeusd: Zeusd, *clocks_mhz: int) -> None:
     wait_for(lambda: zeusd.clock_changes == [*clocks_mhz], what=f"{clocks_mhz}")
 
 
-def test_the_environment_variable_decides_where_the_argument_does_not(
-    zeusd: Zeusd, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_decides_if_no_argument_does(zeusd: Zeusd, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
     none, named, wrong = start(SPEC), start(SPEC, clock_backend="zeusd"), start(SPEC, clock_backend="magic")
     assert (none.info.clock_backend, none.info.clocks_mhz) == ("none", [])
@@ -43,9 +41,7 @@ def test_the_environment_variable_decides_where_the_argument_does_not(
     assert "no clock backend 'magic'" in wrong.message
 
 
-def test_a_trainer_that_is_killed_while_zeusd_hangs_leaves_default_clocks_once_zeusd_goes_on(
-    zeusd: Zeusd, processes: Processes
-) -> None:
+def test_a_trainer_killed_while_zeusd_hangs_leaves_default_clocks_later(zeusd: Zeusd, processes: Processes) -> None:
     zeusd.hangs_on = "set_gpu_locked_clocks"
     zeusd.runs.clear()
     trainer = Trainer(processes, SPEC, 1395, "does not wait", clock_backend="zeusd")

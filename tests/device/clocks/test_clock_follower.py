@@ -186,9 +186,7 @@ durations_ns = st.integers(15 * MS, 200 * MS)
 
 @settings(max_examples=30)
 @given(plans, st.data())
-def test_no_instruction_runs_below_its_clock_for_longer_than_the_prediction_is_wrong(
-    clocks_mhz: list[int], data: st.DataObject
-) -> None:
+def test_no_instruction_runs_below_its_clock_for_long(clocks_mhz: list[int], data: st.DataObject) -> None:
     works = [lasting(data.draw(durations_ns)) for _ in clocks_mhz]
     bench, plan = Bench(), plan_of(clocks_mhz)
     bench.steps(4, plan, works)
@@ -211,9 +209,7 @@ def test_the_default_clock_is_requested_after_each_step(clocks_mhz: list[int], d
 
 @settings(max_examples=40)
 @given(plans, st.data())
-def test_once_durations_are_learned_a_step_takes_as_long_as_its_plan(
-    clocks_mhz: list[int], data: st.DataObject
-) -> None:
+def test_with_learned_durations_a_step_takes_as_long_as_its_plan(clocks_mhz: list[int], data: st.DataObject) -> None:
     works = [lasting(data.draw(st.integers(60 * MS, 200 * MS))) for _ in clocks_mhz]
     bench, plan = Bench(), plan_of(clocks_mhz)
     for _ in range(5):
@@ -265,9 +261,7 @@ def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at
         ([TOP_MHZ, 900, TOP_MHZ], 4, [TOP_MHZ, 0]),  # a short stretch at a low clock is not worth going down
     ],
 )
-def test_in_each_step_a_clock_is_requested_once_if_it_is_worth_it(
-    clocks_mhz: list[int], middle_ms: int, requests_mhz: list[int]
-) -> None:
+def test_a_clock_is_requested_once_if_worth_it(clocks_mhz: list[int], middle_ms: int, requests_mhz: list[int]) -> None:
     bench, plan = Bench(), plan_of(clocks_mhz)
     works = [lasting(100 * MS), lasting(middle_ms * MS), lasting(100 * MS)]
     bench.steps(4, plan, works)
@@ -311,9 +305,7 @@ def test_while_calls_are_not_affordable_the_clock_stays_up() -> None:
         (2, 1200, 1, 1200),  # the end of the instruction before, marked on another stream, comes after a later begin
     ],
 )
-def test_a_point_that_the_plan_does_not_have_means_the_default_clock_and_one_that_comes_late_changes_nothing(
-    first: int, first_mhz: int, second: int, second_mhz: int
-) -> None:
+def test_an_unknown_or_late_point_does_no_harm(first: int, first_mhz: int, second: int, second_mhz: int) -> None:
     follower, plan = Bench().follower, plan_of([900, 1200, 900])
     follower.reached(1, first, plan, MS)
     assert follower.wanted(2 * MS) == first_mhz
@@ -365,9 +357,7 @@ def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
 
 
 @pytest.mark.parametrize("rest_ms", [0, 5, 300])
-def test_where_the_end_of_a_step_is_marked_in_another_stream_its_last_instructions_get_their_clocks(
-    rest_ms: int,
-) -> None:
+def test_if_the_end_of_a_step_is_marked_in_another_stream_its_last_instructions_get_their_clocks(rest_ms: int) -> None:
     clocks_mhz = [900, 1200, 1005, 1200, 900, 1005]
     bench, plan = Bench(), plan_of(clocks_mhz, [0] * 6)
     *does, (_, end) = step_of([lasting(60 * MS)] * 6)
@@ -453,9 +443,7 @@ def test_a_clock_stays_in_short_steps_though_pauses_scatter_by_more_than_a_longe
 
 
 @pytest.mark.parametrize(("rest_ms", "pause_ms", "stays"), [(20, 0, True), (60, 0, False), (60, 80, True)])
-def test_a_clock_stays_in_a_pause_that_is_too_short_for_the_default_clock_and_back(
-    rest_ms: int, pause_ms: int, stays: bool
-) -> None:
+def test_a_clock_stays_in_a_pause_too_short_for_the_default_and_back(rest_ms: int, pause_ms: int, stays: bool) -> None:
     bench, plan = Bench(), plan_of([900] * 3)
     bench.follower = ClockFollower(bench.latencies, pause_ms * MS)
     for _ in range(6):

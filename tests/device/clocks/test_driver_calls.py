@@ -38,9 +38,7 @@ def downs_in(calls: DriverCalls, seconds: int) -> int:
 
 
 @pytest.mark.parametrize(("gpus", "calls_per_s"), [(1, None), (8, None), (4, 20.0)])
-def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_most(
-    gpus: int, calls_per_s: float | None
-) -> None:
+def test_calls_of_all_gpus_take_a_share_of_the_drivers_time_at_most(gpus: int, calls_per_s: float | None) -> None:
     made = gpus * 2 * downs_in(calls_of(gpus, calls_per_s), 20)
     room = 20 * (calls_per_s or BUSY_SHARE * S / CALL_NS)
     assert 0.75 * room <= made <= room, "of five calls a second, four make two changes"
@@ -51,9 +49,7 @@ def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_m
     gpus=st.integers(1, 8),
     waits_ns=st.lists(st.tuples(st.integers(0, S), st.integers(0, S)), min_size=1, max_size=60),
 )
-def test_no_second_has_more_calls_than_the_limit(
-    calls_per_s: float, gpus: int, waits_ns: list[tuple[int, int]]
-) -> None:
+def test_no_second_has_more_calls_than_allowed(calls_per_s: float, gpus: int, waits_ns: list[tuple[int, int]]) -> None:
     """A clock goes down as soon as it may, and up again later; of a GPU's calls, two always fit into a second."""
     calls, now_ns, made_ns = calls_of(gpus, calls_per_s), S, []
     for before_ns, low_ns in waits_ns:
@@ -73,9 +69,7 @@ def test_no_second_has_more_calls_than_the_limit(
     st.integers(0, 1 << 40),
     st.integers(1, 512),
 )
-def test_no_values_lead_to_an_error_or_to_a_budget_that_stays_empty(
-    calls_per_s: float | None, call_ns: int, gpus: int
-) -> None:
+def test_no_values_lead_to_an_error_or_an_empty_budget(calls_per_s: float | None, call_ns: int, gpus: int) -> None:
     calls = DriverCalls(call_ns, calls_per_s)
     calls.gpus = gpus
     calls.allows_down(S)
@@ -133,9 +127,7 @@ def start(processes: Processes, path: str, how: str) -> Any:
     return process
 
 
-def test_each_process_counts_the_others_until_they_are_killed(
-    processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_process_counts_those_that_live(processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_COUNT_EVERY_NS", 0)
     driver = HostDriver(path)
     others = [start(processes, path, "free") for _ in range(2)]
@@ -185,9 +177,7 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
         assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
-def test_a_process_whose_driver_hangs_does_not_stop_the_others(
-    processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_driver_stops_no_other(processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", 20_000_000)
     start(processes, path, "locked")
     driver = HostDriver(path)
@@ -230,9 +220,7 @@ def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-def test_where_files_cannot_be_locked_a_process_goes_on_alone_at_once(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_files_cannot_be_locked_a_process_goes_on_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

@@ -185,9 +185,7 @@ def test_the_counter_may_begin_anew(bench: Make) -> None:
     assert powers[-1] == pytest.approx(205, rel=0.1)
 
 
-def test_all_gpus_of_a_host_are_read_no_more_often_together_than_the_cap(
-    bench: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_of_a_host_are_together_read_no_more_than_the_cap(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostDriver, "others", lambda self: 39)
     one = bench()
     read_s: list[float] = []

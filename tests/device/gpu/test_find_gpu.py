@@ -113,9 +113,7 @@ def test_any_list_is_read_as_torch_reads_it(variable: str | None) -> None:
         assert fake.open == 0
 
 
-def test_ordinals_that_may_mean_another_gpu_and_mig_slices_are_refused(
-    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ambiguous_ordinals_and_mig_slices_are_refused(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA puts the fastest GPU first, and counts slices; NVML goes by the bus: an ordinal could be the neighbour's."""
     fake.host.gpus[1].name = b"NVIDIA A40"
     with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER"):

@@ -270,9 +270,7 @@ def test_an_amd_gpu_that_tells_no_clocks_is_only_measured(amd: FakeAmdSmi) -> No
     assert gpu.energy_j() > 0
 
 
-def test_a_divided_amd_gpu_and_a_missing_package_are_errors_that_say_so(
-    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divided_amd_gpu_and_a_missing_package_are_errors(amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     amd.partition = "CPX"
     with pytest.raises(DeviceError, match="divided"):
         open_gpu(AmdBench.spec)
@@ -281,9 +279,7 @@ def test_a_divided_amd_gpu_and_a_missing_package_are_errors_that_say_so(
         open_gpu(AmdBench.spec)
 
 
-def test_without_a_counter_the_power_of_an_amd_gpu_is_integrated(
-    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_counter_an_amd_gpus_power_is_integrated(amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
     amd.energy = {"energy_accumulator": "N/A", "counter_resolution": "N/A"}
     gpu = open_gpu(AmdBench.spec)

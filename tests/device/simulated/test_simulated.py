@@ -114,9 +114,7 @@ class Gate:
         self._open.set()
 
 
-def test_a_launch_returns_before_the_device_has_begun_and_work_is_done_in_the_order_of_its_launch(
-    stream: SimulatedStream,
-) -> None:
+def test_a_launch_returns_before_the_device_has_begun_and_work_is_done_in_order(stream: SimulatedStream) -> None:
     gate = Gate(stream)
     for number in range(5):
         gate.note(number)
