@@ -61,9 +61,6 @@ def answer_to(clocks: ClockProcess, **request: Any) -> dict[str, Any]:
     return answer
 
 
-# ---- clocks
-
-
 def test_clocks_are_set_in_order_and_reset_at_the_close(clocks: ClockProcess, gpu: GpuLog) -> None:
     assert (clocks.info.gpu_name, clocks.info.gpu_uuid, clocks.info.clocks_mhz[0]) == ("simulated A100", "SIM-a", 1410)
     wanted = [0]  # a clock that a crashed job may have left
@@ -114,9 +111,6 @@ def test_a_held_clock_process_lets_go_although_training_requests_a_clock(start: 
         assert gpu.clocks[-1] == 0
         helper.send(messages.ClocksHeld())
         gpu.wait(1200)
-
-
-# ---- deaths and signals
 
 
 @pytest.mark.parametrize("how", ["", "forks"])
@@ -307,9 +301,6 @@ def test_a_start_that_hangs_is_not_waited_for(start: Start, tmp_path: Path, inte
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-# ---- measuring
-
-
 def test_in_a_dry_run_clocks_are_taken_to_act_5_ms_after_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_DRY_RUN", "1")
     with ListeningHelper("dry") as helper:
@@ -386,9 +377,6 @@ def test_most_calls_per_second_are_an_option_or_a_variable(start: Start, monkeyp
     assert [one["max_clock_calls_per_s"] for one in given] == [None, 50, 100]
 
 
-# ---- clocks that follow the device
-
-
 def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
     clocks: ClockProcess, gpu: GpuLog, kernels: SimulatedKernels
 ) -> None:
@@ -444,9 +432,6 @@ def test_what_it_prints_is_logged_and_is_no_answer(clocks: ClockProcess, caplog:
         time.sleep(0.01)
     wait_for(lambda: clocks.check() or "driver: ?[31mXid 79" in caplog.text, what="the line in the log")
     assert clocks.alive()
-
-
-# ---- stopped jobs
 
 
 @pytest.mark.parametrize("by", [signal.SIGTSTP, signal.SIGSTOP])

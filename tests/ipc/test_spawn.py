@@ -53,9 +53,6 @@ def answer_of(module: str, *, waits: bool = True) -> Any:
     return json.loads(text)
 
 
-# ---- what becomes of processes that are not waited for
-
-
 def test_an_ended_process_is_reaped_at_the_next_start(tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     interpreter(f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
@@ -65,9 +62,6 @@ def test_an_ended_process_is_reaped_at_the_next_start(tmp_path: Path, interprete
     assert not os.path.exists(f"/proc/{pid}")
     assert pid not in {process.pid for process in spawn._started}
     last.wait()
-
-
-# ---- the same modules
 
 
 TELLS_PATH = "json.dump([sys.path, os.getcwd()], open(given['to_fd'], 'w'))"
@@ -204,9 +198,6 @@ def test_an_interpreter_may_be_relative(monkeypatch: pytest.MonkeyPatch, child_m
     assert answer_of(module)[0] == sys.path
 
 
-# ---- no process where there is no interpreter
-
-
 def compiled_main() -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__compiled__ = object()  # type: ignore[attr-defined]  as Nuitka does
@@ -243,9 +234,6 @@ def test_a_program_that_is_run_again_ends_where_it_imports(tmp_path: Path, inter
     assert child.wait(HANGS_AFTER_S) == 1
     assert "started the program a second time" in child.last_words()
     assert not (tmp_path / "trained-again").exists()
-
-
-# ---- signals
 
 
 KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
@@ -294,9 +282,6 @@ def test_no_process_inherits_blocked_or_ignored_signals_and_sigterm_waits(child_
     assert found == [[], 1, [signal.SIGTERM], [], ["got it"]]
 
 
-# ---- descriptors
-
-
 @pytest.mark.parametrize("closed", [(0,), (1, 2), (0, 1, 2)], ids=str)
 def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path: Path, closed: tuple[int, ...]) -> None:
     (tmp_path / "job.py").write_text(
@@ -321,9 +306,6 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
     )
     os.kill(int(done.stdout), signal.SIGKILL)
     assert done.stderr == ""
-
-
-# ---- last words
 
 
 @pytest.mark.parametrize(

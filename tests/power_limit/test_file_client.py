@@ -38,9 +38,6 @@ def make(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[pl.GlobalPowe
     return make_optimizer(monkeypatch, FakeMonitor(lambda: NUMBERS[gpu.levels[-1]]), gpu, **{**OPTIONS, **options})
 
 
-# ---- the profile
-
-
 @given(
     st.lists(
         st.builds(

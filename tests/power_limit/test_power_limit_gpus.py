@@ -52,9 +52,6 @@ def at_200_w(open_limited: Open, sim_dir: Path) -> KnobGpu:
     return gpu
 
 
-# ---- the simulated GPU
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_faster(name: str) -> None:
     model = MODELS[name]
@@ -71,9 +68,6 @@ def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_fas
             assert limited.time_s(low_mhz) == pytest.approx(free.time_s(low_mhz), rel=1e-4)
         assert times_s == sorted(times_s)
     assert A40.coefficients("forward").within(200, 210).power_w(1740) == pytest.approx(200, abs=0.1)
-
-
-# ---- through the clock process
 
 
 def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: Path) -> None:
@@ -283,9 +277,6 @@ def test_limit_or_clock_is_back_after_the_trainers_death(
             os.kill(child, signal.SIGKILL)
 
 
-# ---- the monitor
-
-
 def test_a_window_has_the_time_and_energy_of_each_gpu() -> None:
     monitor = EnergyMonitor(specs=["simulated:a", "simulated:b"])
     kernels = monitor.simulated_kernels(time_scale=1)
@@ -317,9 +308,6 @@ def test_windows_that_do_not_match_are_errors() -> None:
         monitor.end_window("w")
     with pytest.raises(ConfigError, match="not by both"):
         EnergyMonitor([0], specs=["none"])
-
-
-# ---- the optimizer on them
 
 
 @pytest.mark.parametrize("event", ["death", "failure"])
@@ -420,9 +408,6 @@ def test_where_levels_cannot_be_set_there_is_one_warning_and_training_goes_on(
     name, what = {"clock": ("clock", "Clocks"), "power_limit": ("power limit", "Power limits")}[knob]
     assert said == [f"{name}: {optimizer.state.reason}. {what} are left alone, and training goes on"]
     assert fault == "permission" or clocks_set(sim_dir)[-1] == 0
-
-
-# ---- metrics
 
 
 def test_metrics_say_what_a_step_took(sim_dir: Path) -> None:

@@ -197,9 +197,6 @@ def test_a_selector_or_a_monitor_that_fails_and_what_cannot_be_given_is_one_warn
     assert ["training goes on" in record.getMessage() for record in caplog.records] == [True]
 
 
-# ---- epochs that are shorter than a window
-
-
 def epochs(optimizer: Any, *lengths: int, end: str = "on_epoch_end") -> None:
     for steps in lengths:
         run(optimizer, steps)

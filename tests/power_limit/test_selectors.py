@@ -129,9 +129,6 @@ def test_in_training_the_search_takes_half_the_steps_and_windows_count_in_full(m
     assert taken["coarse-to-fine"] <= taken["full"] / 2
 
 
-# ---- `pfo-fs power-limit`, and the selectors behind it beside Zeus's
-
-
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     path = tmp_path / "profile.json"
@@ -193,9 +190,6 @@ def test_the_loop_in_the_documentation_runs(tmp_path: Path, sim_dir: Path, monke
     exec(block, names)
     assert isinstance(names["plo"].state, pl.Off)
     assert len(names["plo"].measurements) == 16, "an epoch measures 8 limits"
-
-
-# ---- selectors
 
 
 @given(

@@ -103,9 +103,6 @@ def test_what_is_no_plain_file_is_no_lock_and_none_is_made_outside(files: Files,
     assert not list(outside.iterdir())
 
 
-# ---- waiting for changes
-
-
 @pytest.fixture
 def watcher(files: Files, tmp_path: Path) -> Iterator[Watcher]:
     """One that uses events, in a directory with the folder of a job, and has seen all that was there before."""

@@ -113,9 +113,6 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
     assert {path for path in root.rglob("*") if path.suffix != ".lock"} == records
 
 
-# ---- removed, or only not to be seen
-
-
 Seen = tuple[Presence, str, Calls]
 
 

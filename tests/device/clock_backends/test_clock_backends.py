@@ -269,9 +269,6 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
     gpu.close()
 
 
-# ---- zeusd: the requests of Zeus's own client, the right GPU
-
-
 def test_requests_are_those_of_zeus_own_client(zeusd: Zeusd) -> None:
     """Which also shows that Zeus's client accepts the stand-in of these tests."""
     pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
@@ -359,9 +356,6 @@ def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(socket.socket, "connect", forbidden)
     assert "--socket-gid" in backend.why_not()
-
-
-# ---- sudo
 
 
 @pytest.fixture

@@ -181,9 +181,6 @@ plans = st.lists(st.sampled_from(CLOCKS_MHZ), min_size=1, max_size=12)
 durations_ns = st.integers(15 * MS, 200 * MS)
 
 
-# ---- for all plans
-
-
 @settings(max_examples=30)
 @given(plans, st.data())
 def test_no_instruction_runs_below_its_clock_for_long(clocks_mhz: list[int], data: st.DataObject) -> None:
@@ -240,9 +237,6 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
     assert learned_s
     for mhz, longest_s in learned_s.items():
         assert abs(1e9 * longest_s - latencies_ns[mhz]) < 3 * bench.latencies.latency(mhz).error_ns + MS
-
-
-# ---- one by one
 
 
 def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at_the_lower_clock_after_it() -> None:
@@ -342,9 +336,6 @@ def test_a_long_plan_is_not_added_up_at_each_look() -> None:
     assert sum(added) < 500
 
 
-# ---- what must not be learned from
-
-
 def test_a_stall_in_one_step_does_not_shift_the_requests_of_the_next() -> None:
     bench, plan = Bench(), plan_of([900, TOP_MHZ])
     works = [lasting(100 * MS)] * 2
@@ -388,9 +379,6 @@ def test_a_step_that_begins_in_another_stream_while_the_one_before_still_runs_le
             assert follower.wanted(start_ns + 220 * MS) == 1200
         follower.reached(turn, 5, plan, start_ns + 300 * MS)
         assert follower.wanted(start_ns + 301 * MS) == 0
-
-
-# ---- between steps
 
 
 def back_to_back(bench: Bench, plan: FollowedPlan, works: Sequence[Work], steps: int = 6) -> int:

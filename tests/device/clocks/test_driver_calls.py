@@ -100,9 +100,6 @@ def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did(
     assert calls.queue_ns == 0
 
 
-# ---- taking turns
-
-
 HOLDS = """
 import sys, time
 from pfo_fs.device.clocks.driver_calls import HostDriver

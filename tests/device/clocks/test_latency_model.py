@@ -62,9 +62,6 @@ def took(late_ns: float, own_ns: int, other_ns: int) -> int:
     return round(late_ns + (1 - late_ns / other_ns) * own_ns)
 
 
-# ---- one change
-
-
 @given(st.integers(0, 85 * MS), st.booleans())
 def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> None:
     bench = Bench()
@@ -110,9 +107,6 @@ def test_of_gpus_that_compute_together_the_first_one_slows_down_and_the_last_one
     assert bench.middle_ns(own_mhz) == pytest.approx(20 * MS, abs=1.5 * MS)
 
 
-# ---- several changes
-
-
 def test_an_instruction_in_which_two_unknown_clocks_may_act_teaches_nothing() -> None:
     bench = Bench()
     for _ in range(9):
@@ -138,9 +132,6 @@ def test_the_time_for_which_the_next_clock_has_acted_before_the_end_is_counted()
         bench.model.ran(0, began_ns, began_ns + took_ns)
         bench.now_ns = began_ns + took_ns
     assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=2 * MS)
-
-
-# ---- what is doubtful
 
 
 def noisy(acts_ns: int, changes: int) -> Bench:
@@ -203,9 +194,6 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
     assert all(0 <= 1e9 * latency_s <= SETTLED_NS for latency_s in bench.model.learned_s.values())
     latency = bench.model.latency(900)
     assert 0 <= latency.low_ns <= latency.middle_ns <= latency.high_ns <= SETTLED_NS
-
-
-# ---- clocks of which little is known
 
 
 def test_the_default_clock_acts_like_the_highest() -> None:

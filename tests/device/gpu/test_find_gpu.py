@@ -77,9 +77,6 @@ def test_the_environment_variable_decides_before_torch(monkeypatch: pytest.Monke
             find_gpu_spec()
 
 
-# ---- the GPUs that are visible
-
-
 entries = st.one_of(
     st.sampled_from([*UUIDS, "GPU-a", "GPU-aaaa1", "GPU-b", "GPU-", "GPU-c", "gpu-aaaa1", "MIG-1", "", " ", "-", "1x"]),
     st.integers(-2, 4).map(str),

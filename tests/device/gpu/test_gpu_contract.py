@@ -185,9 +185,6 @@ def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> 
     assert bench.left_open() == 0
 
 
-# ---- what is particular to NVML
-
-
 def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.reasons = 0x02 | 0x01  # application clocks, idle
@@ -236,9 +233,6 @@ def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(DeviceError, match="nvidia-ml-py"):
         NvmlGpu(UUIDS[0])
-
-
-# ---- what is particular to AMD SMI
 
 
 @pytest.fixture

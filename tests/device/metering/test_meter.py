@@ -129,9 +129,6 @@ def test_nested_instructions_end_the_innermost_of_their_name() -> None:
     assert times == {"forward": [[0.05]], "backward": [[0.03]]}
 
 
-# ---- counters that tick
-
-
 def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: int = 20, until_ms: int = 3000) -> None:
     """Readings of a counter that shows, until its next tick, what was true at its last one."""
     for t_ms in range(3, until_ms, read_ms):
@@ -229,9 +226,6 @@ def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None
     assert not step(6), "the first one may have begun while clocks were held"
     assert [measured.first_step for measured in step(7)] == [7]
     assert meter.total_j == pytest.approx(8 * 0.9), "the energy so far is that of all steps"
-
-
-# ---- averages over steps, from the readings in the shared page
 
 
 S = 1_000_000_000

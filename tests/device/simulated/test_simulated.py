@@ -89,9 +89,6 @@ def test_unknown_specs_are_refused() -> None:
     assert open_gpu("none").supported_clocks_mhz() == []
 
 
-# ---- its stream
-
-
 @pytest.fixture
 def stream(kernels: SimulatedKernels) -> SimulatedStream:
     return kernels.stream
@@ -146,9 +143,6 @@ def test_what_is_not_done_when_the_stream_is_closed_is_dropped(stream: Simulated
     gate.open()
     stream.synchronize()
     assert gate.done == []
-
-
-# ---- its model, against profiles, and that of nodes, against what was published
 
 
 @pytest.mark.parametrize(
