@@ -58,6 +58,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
         "failure": {"env": {"1": {"PFO_FS_SIM_FAULT": "limit:4"}}},
         "switched": {"shared_dir": str(folder / "shared")},
         "out_of_step": {"diverges_at": 3, "wait_s": 2.0},
+        "destroys_at": {"destroys_at": 3},  # the last one
     }
     return folder, run_ranks(folder, 2, scenarios)
 
@@ -131,11 +132,13 @@ def test_ranks_out_of_step_leave_limits_alone_and_stop_waiting_for_each_other(jo
 
 
 @pytest.mark.parametrize("event", ["dies_at", "destroys_at"])
-def test_after_a_rank_or_the_process_group_has_gone_too_soon_training_goes_on(tmp_path: Path, event: str) -> None:
-    results = run_ranks(tmp_path, 2, {event: {event: 3}})
+def test_after_a_rank_or_the_process_group_has_gone_too_soon_training_goes_on(
+    job: tuple[Path, Results], tmp_path: Path, event: str
+) -> None:
+    folder, results = job if event == "destroys_at" else (tmp_path, run_ranks(tmp_path, 2, {event: {event: 3}}))
     assert len(results) == (1 if event == "dies_at" else 2)
     for result in results:
         assert result[event]["state"].startswith("Off(reason='the ranks cannot communicate")
         assert len(result[event]["warnings"]) == 1
     for rank in range(2):
-        wait_for(lambda rank=rank: limits_set(tmp_path / "sim", f"{event}{rank}")[-1] == 500)
+        wait_for(lambda rank=rank: limits_set(folder / "sim", f"{event}{rank}")[-1] == 500)

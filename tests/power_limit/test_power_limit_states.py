@@ -1,7 +1,6 @@
 """Every change of state, beside Zeus's own class that is fed the same numbers."""
 
 import copy
-import json
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from power_limit_fakes import FakeGpu, FakeMonitor, make_optimizer, make_zeus, state_of
+from running import wait_for
 
 from pfo_fs import power_limit as ours
 from pfo_fs.errors import DeviceError, NotOffered
@@ -45,7 +45,7 @@ SELECTORS = st.one_of(
     selector=SELECTORS,
     is_zeuss=st.booleans(),  # a script in which only the optimizer's import was changed
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_states_limits_and_choice_are_zeuss_after_every_event(
     monkeypatch: pytest.MonkeyPatch,
     events: list[str],
@@ -83,33 +83,29 @@ def run(optimizer: Any, count: int = 60) -> None:
 OPTIONS: dict[str, Any] = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 3, "pl_step": 50}
 
 
-def test_the_profile_file_is_zeuss_byte_by_byte(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=tmp_path / "ours.json", **OPTIONS)
-    run(optimizer)
-    optimizer.close()
-    zeus, _ = make_zeus(monkeypatch, FakeMonitor(NUMBERS), gpu, profile_path=tmp_path / "zeus.json", **OPTIONS)
-    run(zeus)
-    assert (tmp_path / "ours.json").read_bytes() == (tmp_path / "zeus.json").read_bytes()
-    assert state_of(optimizer) == state_of(zeus) == ("Done", 250, None)
-
-
-def test_a_profile_is_read_as_by_zeus_and_nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    first, _ = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=path, **OPTIONS)
-    run(first)
+def test_a_profile_is_zeuss_byte_by_byte_and_read_in_place_of_measuring(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, of_zeus = tmp_path / "profile.json", tmp_path / "zeus.json"
+    first, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=path, **OPTIONS)
+    zeus, _ = make_zeus(monkeypatch, FakeMonitor(NUMBERS), gpu, profile_path=of_zeus, **OPTIONS)
+    for each in (first, zeus):
+        run(each)
     first.close()
+    wait_for(path.exists, what="the profile")
+    assert path.read_bytes() == of_zeus.read_bytes()
+    assert state_of(first) == state_of(zeus) == ("Done", 250, None)
     for selector in (ours.Energy(), ours.Time(), ours.ZeusCost(0.2), ours.MaxSlowdownConstraint(1.1)):
-        optimizer, gpu = make_optimizer(
-            monkeypatch, FakeMonitor([]), profile_path=path, optimum_selector=selector, **OPTIONS
-        )
+        options = {"profile_path": path, **OPTIONS}
+        optimizer, gpu = make_optimizer(monkeypatch, FakeMonitor([]), optimum_selector=selector, **options)
         zeus, zeus_gpus = make_zeus(
-            monkeypatch, FakeMonitor([]), gpu, profile_path=path, optimum_selector=zeus_selector(selector), **OPTIONS
+            monkeypatch, FakeMonitor([]), gpu, optimum_selector=zeus_selector(selector), **options
         )
         assert state_of(optimizer) == state_of(zeus)
         assert gpu.levels == zeus_gpus.levels
         run(optimizer)
         optimizer.close()
-    assert len(json.loads(path.read_text())["measurements"]) == 5
+    assert path.read_bytes() == of_zeus.read_bytes()
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
