@@ -25,7 +25,7 @@ from pfo_fs.device.clocks.clock_setter import ClockSetter
 from pfo_fs.device.clocks.driver_calls import HostDriver
 from pfo_fs.device.clocks.undo import GpuUndo
 from pfo_fs.device.gpu.spec import open_gpu
-from pfo_fs.device.shared_page import SharedPage
+from pfo_fs.device.shared_page import SharedPage, newest_reading
 from pfo_fs.device.simulated.gpu import SimulatedKernels
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.ipc import messages
@@ -36,12 +36,12 @@ from pfo_fs.training.step_parts import choose_switching
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
-def train(tracker: InstructionTracker, steps: range, number: int, forward_s: float = 0.0) -> None:
+def train(tracker: InstructionTracker, steps: range, number: int, work: Callable[[], object] = int) -> None:
     """Steps of one forward under a schedule with this number."""
     for step in steps:
         tracker.step_begin(step, number)
         tracker.begin("forward")
-        time.sleep(forward_s)
+        work()
         tracker.end("forward")
         tracker.step_end()
 
@@ -88,14 +88,17 @@ def test_calls_after_the_close_and_without_a_gpu_do_nothing(start: Start, spec: 
 
 
 def test_a_sleeping_clock_process_is_woken_by_the_doorbell(clocks: ClockProcess, gpu: GpuLog) -> None:
-    lags_ms = []
-    for i in range(30):
+    """It also looks ten times a second: with that alone, it would set each clock just before a reading of energy."""
+
+    def was_woken() -> bool:
         wait_for(lambda: clocks.words[shared_page.SLEEPING], what="sleep")
-        asked_ns = time.monotonic_ns()
-        ask(clocks, 900 + 15 * (i % 2))
-        wait_for(lambda count=i + 2: len(gpu.clocks) == count)
-        lags_ms.append((gpu.last_ns - asked_ns) / 1e6)
-    assert sorted(lags_ms)[len(lags_ms) // 2] < 20, lags_ms  # the back-stop alone would take 50 in the mean
+        before = len(gpu.clocks)
+        ask(clocks, 915 if gpu.clocks[-1] == 900 else 900)
+        wait_for(lambda: len(gpu.clocks) > before, what="the clock")
+        since_ns = wait_for(lambda: max(0, newest_reading(clocks.words).time_ns - gpu.last_ns), "a reading")
+        return since_ns > 20_000_000
+
+    wait_for(was_woken)
 
 
 def test_a_held_clock_process_lets_go_although_training_requests_a_clock(start: Start, gpu: GpuLog) -> None:
@@ -130,32 +133,16 @@ def test_the_trainers_death_resets_clocks(gpu: GpuLog, processes: Processes, how
             os.kill(child, signal.SIGKILL)
 
 
-def processes_where(number_of: Callable[[int], int], number: int) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(ProcessLookupError):
-            found += [process] if number_of(process.pid) == number else []
-    return found
-
-
-LAUNCHERS: dict[str, Callable[[psutil.Process], list[psutil.Process]]] = {
-    "Ray, vLLM: children and theirs": lambda trainer: trainer.children(recursive=True),
-    "torchrun: the process group": lambda trainer: processes_where(os.getpgid, trainer.pid),
-    "a terminal: the session": lambda trainer: processes_where(os.getsid, trainer.pid),
-}
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process_that_resets_the_clocks(
-    gpu: GpuLog, processes: Processes, launcher: str
+def test_a_launcher_that_kills_all_that_belongs_to_training_leaves_the_clock_process(
+    gpu: GpuLog, processes: Processes
 ) -> None:
+    """Ray and vLLM kill children and theirs, torchrun the process group, a terminal the session."""
     trainer = Trainer(processes)
     clock_pid, *_ = trainer.told()
-    its_own = LAUNCHERS[launcher](psutil.Process(trainer.process.pid))
-    assert clock_pid not in {process.pid for process in its_own}
-    for process in its_own:
-        process.kill()
-    trainer.process.kill()
+    pid = trainer.process.pid
+    assert clock_pid not in {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    assert pid not in (os.getpgid(clock_pid), os.getsid(clock_pid))
+    os.killpg(pid, signal.SIGKILL)
     gpu.wait(0)
 
 
@@ -307,12 +294,7 @@ def test_in_a_dry_run_clocks_are_taken_to_act_5_ms_after_calls(start: Start, mon
         clocks = start(report_to=helper.address, profile_steps=1)
         kernels, tracker = SimulatedKernels("a", stages=8, time_scale=1), InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 900)])
-        for step in range(3):
-            tracker.step_begin(step, 2)
-            tracker.begin("forward")
-            kernels.run("forward", stage=0)
-            tracker.end("forward")
-            tracker.step_end()
+        train(tracker, range(3), 2, partial(kernels.run, "forward"))
         measured = helper.wait(messages.MeasurementReport)
     assert set(measured.result["switching"]["latencies_s"].values()) == {0.005}
 
@@ -357,7 +339,7 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
 def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start) -> None:
     helper = ListeningHelper("late")
     clocks = start("none", report_to=helper.address, profile_steps=1)
-    train(InstructionTracker(clocks), range(2), number=0, forward_s=0.01)
+    train(InstructionTracker(clocks), range(2), number=0, work=partial(time.sleep, 0.01))
     wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == 0, what="the measurement")
     with helper:
         result = helper.wait(messages.MeasurementReport).result
@@ -383,27 +365,18 @@ def test_clocks_follow_a_device_that_training_has_launched_far_ahead_of(
     schedule = [("forward", 900), ("backward", 1200)] * 4
     tracker = InstructionTracker(clocks, marker=choose_switching("device", clocks, "simulated:a", kernels).marker)
     tracker.set_schedule(schedule)
-    wrong: dict[str, list[bool]] = {"forward": [], "backward": []}
-
-    def note(name: str, mhz: int) -> None:
-        wrong[name].append(clocks.words[shared_page.CLOCK_MHZ] != mhz)
-
     all_launched = threading.Event()
     kernels.stream.launch("forward", work=20)
     kernels.stream.call(lambda: all_launched.wait(HANGS_AFTER_S) and None)
     for step in range(3):
         tracker.step_begin(step, 0)
-        for name, mhz in schedule:
+        for name, _ in schedule:
             tracker.begin(name)
-            for _ in range(4):
-                kernels.stream.launch(name)
-                kernels.stream.call(partial(note, name, mhz))
+            kernels.stream.launch(name, work=4)
             tracker.end(name)
         tracker.step_end()
     all_launched.set()
     kernels.stream.synchronize()
-    for found in wrong.values():
-        assert sum(found) < 0.8 * len(found), "other work of the machine makes the clock process late"
     gpu.wait(0)  # after the last step
     locked = [mhz for mhz in gpu.clocks if mhz]
     assert 12 <= len(locked) <= 24 + 1

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clock_runs import ListeningHelper, Start, Trainer, ask
+from clock_runs import ListeningHelper, Start, Trainer
 from clock_stand_ins import Zeusd
 from fake_nvml import UUIDS, FakeNvml, use_library
 from running import Processes, wait_for
@@ -49,16 +49,6 @@ def test_a_trainer_killed_while_zeusd_hangs_leaves_default_clocks_later(zeusd: Z
     trainer.process.kill()
     zeusd.runs.set()
     wait_for(lambda: zeusd.clock_changes[:3] == [0, 1395, 0], what="the reset")  # which may be made twice
-
-
-def test_when_the_clock_process_is_killed_another_one_resets_through_the_same_way(zeusd: Zeusd, start: Start) -> None:
-    clocks = start(SPEC, clock_backend="zeusd")
-    assert clocks.message == ""
-    ask(clocks, 1395)
-    wait_for_changes(zeusd, 0, 1395)
-    os.kill(clocks.pid, signal.SIGKILL)
-    wait_for(lambda: (clocks.check(), clocks.lost)[1], what="the death")
-    wait_for_changes(zeusd, 0, 1395, 0)
 
 
 @pytest.mark.parametrize("asked", ["auto", "zeusd"])

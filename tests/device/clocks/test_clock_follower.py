@@ -193,32 +193,20 @@ def test_no_instruction_runs_below_its_clock_for_long(clocks_mhz: list[int], dat
         assert bench.below_ns(mhz, begin_ns, end_ns) <= MS + (end_ns - begin_ns) // 50
 
 
-@settings(max_examples=30)
-@given(plans, st.data())
-def test_the_default_clock_is_requested_after_each_step(clocks_mhz: list[int], data: st.DataObject) -> None:
-    works = [lasting(data.draw(st.integers(100_000, 100 * MS))) for _ in clocks_mhz]
-    bench, plan = Bench(), plan_of(clocks_mhz)
-    for _ in range(3):
-        bench.step(plan, works)
-        assert bench.requested_at(bench.now_ns) == 0
-        assert bench.in_force[-1][1] == 0
-
-
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(plans, st.data())
 def test_with_learned_durations_a_step_takes_as_long_as_its_plan(clocks_mhz: list[int], data: st.DataObject) -> None:
     works = [lasting(data.draw(st.integers(60 * MS, 200 * MS))) for _ in clocks_mhz]
     bench, plan = Bench(), plan_of(clocks_mhz)
     for _ in range(5):
         took_ns = bench.step(plan, works)
+        assert bench.requested_at(bench.now_ns) == bench.in_force[-1][1] == 0
     planned_ns = sum(work(mhz) for work, mhz in zip(works, clocks_mhz, strict=True))
-    start_late_ns = (
-        30 * MS
-    )  # between steps the clock is the default; a lower first clock acts later than the step begins
+    start_late_ns = 30 * MS  # a lower first clock acts later than the step begins
     assert planned_ns - start_late_ns <= took_ns <= planned_ns * 1.001 + MS
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32), st.integers(0, 40), st.integers(0, 40))
 @example(11657424, 0, 20)
 @example(3403, 0, 35)
@@ -236,7 +224,9 @@ def test_the_latencies_that_are_learned_are_those_of_the_device(seed: int, low_m
     learned_s = bench.latencies.learned_s
     assert learned_s
     for mhz, longest_s in learned_s.items():
-        assert abs(1e9 * longest_s - latencies_ns[mhz]) < 3 * bench.latencies.latency(mhz).error_ns + MS
+        error_ns = bench.latencies.latency(mhz).error_ns
+        likely_ns = 1e9 * longest_s - error_ns  # the longest likely latency lies an error above the likely one
+        assert abs(likely_ns - latencies_ns[mhz]) < 3 * error_ns + MS
 
 
 def test_where_durations_vary_by_more_than_a_change_takes_no_instruction_runs_at_the_lower_clock_after_it() -> None:

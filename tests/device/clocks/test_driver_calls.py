@@ -6,12 +6,11 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running import HANGS_AFTER_S, Processes
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks import driver_calls
 from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, MOST_READS_PER_S, DriverCalls, HostDriver, driver_file
@@ -100,50 +99,22 @@ def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did(
     assert calls.queue_ns == 0
 
 
-HOLDS = """
-import sys, time
-from pfo_fs.device.clocks.driver_calls import HostDriver
-driver = HostDriver(sys.argv[1])
-if sys.argv[2] == "locked":
-    turn = driver.access()
-    turn.__enter__()
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
     return str(tmp_path / "driver")
 
 
-def start(processes: Processes, path: str, how: str) -> Any:
-    process: Any = processes.python("-c", HOLDS, path, how)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_each_process_counts_those_that_live(processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_counted_until_their_processes_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_COUNT_EVERY_NS", 0)
-    driver = HostDriver(path)
-    others = [start(processes, path, "free") for _ in range(2)]
+    driver, *others = (HostDriver(path) for _ in range(3))
     with driver.access():
         assert driver.gpus == 3
-    for process in others:
-        process.kill()
-        process.wait()
+    for other in (*others, others[0]):
+        other.close()
     with driver.access():
         assert driver.gpus == 1
-
-
-def test_one_that_is_closed_does_not_count_and_its_place_is_taken_again(path: str) -> None:
-    first, second = HostDriver(path), HostDriver(path)
-    assert first.others() == 1
-    second.close()
-    second.close()
-    assert first.others() == 0
-    assert HostDriver(path).others() == 1
+    assert HostDriver(path).others() == 1, "its place is taken again"
 
 
 def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) -> None:
@@ -174,11 +145,10 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
         assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
-def test_a_hanging_driver_stops_no_other(processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_stops_no_other(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", 20_000_000)
-    start(processes, path, "locked")
-    driver = HostDriver(path)
-    with driver.access():
+    hangs, driver = HostDriver(path), HostDriver(path)
+    with hangs.access(), driver.access():
         pass
     assert driver.waited_ns >= 20_000_000
 

@@ -23,7 +23,7 @@ import pfo_fs
 from pfo_fs.doctor.checks import check_node
 from pfo_fs.power_limit import GlobalPowerLimitOptimizer
 
-STEPS = 60
+STEPS = 40
 
 
 def pipeline(folder: str) -> None:

@@ -49,7 +49,7 @@ faults = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(st.lists(faults, min_size=1, max_size=2, unique_by=lambda fault: fault.function))
 def test_whatever_fails_the_process_serves_until_training_ends_and_puts_back_or_notes_what_it_set(
     tmp_path_factory: pytest.TempPathFactory, found: list[Fault]
@@ -72,7 +72,7 @@ def test_whatever_fails_the_process_serves_until_training_ends_and_puts_back_or_
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     st.builds(
         Fault, st.sampled_from(sorted(SETS | ENERGY)), st.sampled_from(PASSES), st.integers(8, 20), st.integers(1, 3)
