@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from running import modules_loaded_by
 
-PACKAGE = Path(__file__).parents[1] / "pfo_fs"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "pfo_fs"
 
 VOCABULARY = {"arrays", "clock_latency", "errors", "guard", "loads_known", "models", "settings", "turns", "user_files"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
@@ -157,3 +158,17 @@ def test_each_public_name_is_there() -> None:
     assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)
     with pytest.raises(AttributeError, match=r"in pfo_fs\.power_limit and"):
         pfo_fs.MaxSlowdownConstraint  # noqa: B018
+
+
+TIME = r"([\w.]+\.)?time"
+REPLACES = re.compile(
+    rf'\b(setattr|delattr|patch|object)\(\s*("{TIME}\.\w+"|{TIME},)|^\s*(del {TIME}\.\w+$|{TIME}\.\w+ = )', re.MULTILINE
+)
+
+
+def test_no_test_replaces_the_clock_of_the_whole_process() -> None:
+    """Other threads and pytest itself use it."""
+    of_its_own = TESTS / "processes" / "faulty" / "sitecustomize.py"  # in processes that are there for nothing else
+    for path in TESTS.rglob("*.py"):
+        found = path != of_its_own and REPLACES.search(path.read_text())
+        assert not found, f"{path}: {found[0]}: clock.replace_time replaces that of a package"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from clock_runs import GpuLog, Start
+from clock_stand_ins import Zeusd
 from fake_nvml import FakeNvml
 from running import HANGS_AFTER_S
 
@@ -50,3 +51,19 @@ def clocks(start: Start) -> ClockProcess:
     clocks = start()
     assert clocks.message == ""
     return clocks
+
+
+@pytest.fixture
+def zeusd_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where zeusd is looked for, on a host on which it may run."""
+    for variable in ("PFO_FS_CLOCK_BACKEND", "ZEUSD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
+    return tmp_path / "zeusd.sock"
+
+
+@pytest.fixture
+def zeusd(zeusd_socket: Path) -> Iterator[Zeusd]:
+    stand_in = Zeusd(zeusd_socket)
+    yield stand_in
+    stand_in.close()

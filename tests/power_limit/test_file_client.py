@@ -14,6 +14,7 @@ from commands import pfo_fs
 from hypothesis import given
 from hypothesis import strategies as st
 from power_limit_fakes import FakeGpu, FakeMonitor, limits_set, make_optimizer, state_of
+from replaced_calls import refuses
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs import power_limit as pl
@@ -90,13 +91,10 @@ def test_a_wrong_profile_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_profile_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
     path = tmp_path / "p.json"
     path.write_text("what was there")
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(os, "fsync", refuses(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
         write_file(path, b"new", replace=True)
     assert path.read_text() == "what was there"
     assert list(tmp_path.glob("*p.json*")) == [path]

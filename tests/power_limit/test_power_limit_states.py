@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,9 +84,7 @@ def run(optimizer: Any, count: int = 60) -> None:
 OPTIONS: dict[str, Any] = {"wait_steps": 1, "warmup_steps": 2, "profile_steps": 3, "pl_step": 50}
 
 
-def test_a_profile_is_zeuss_byte_by_byte_and_read_in_place_of_measuring(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_profile_is_zeuss_byte_by_byte_and_saves_measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path, of_zeus = tmp_path / "profile.json", tmp_path / "zeus.json"
     first, gpu = make_optimizer(monkeypatch, FakeMonitor(NUMBERS), profile_path=path, **OPTIONS)
     zeus, _ = make_zeus(monkeypatch, FakeMonitor(NUMBERS), gpu, profile_path=of_zeus, **OPTIONS)
@@ -145,9 +144,7 @@ class Broken(ours.OptimumSelector):
         raise KeyError("oops")
 
 
-class Elsewhere(ours.OptimumSelector):
-    def select(self, measurements: object) -> int:
-        return 117
+ELSEWHERE = SimpleNamespace(select=lambda measurements: 117)
 
 
 def steady() -> FakeMonitor:
@@ -168,8 +165,8 @@ def failing(at: str, error: Exception | None = None) -> FakeMonitor:
     ("monitor", "options", "said"),
     [
         (steady(), {"optimum_selector": Broken()}, "oops"),
-        (steady(), {"optimum_selector": Elsewhere()}, "117 W"),
-        (steady(), {"optimum_selector": Elsewhere(), "search": "coarse-to-fine"}, "117 is not one"),
+        (steady(), {"optimum_selector": ELSEWHERE}, "117 W"),
+        (steady(), {"optimum_selector": ELSEWHERE, "search": "coarse-to-fine"}, "117 is not one"),
         (failing("begin"), {}, "division by zero"),
         (failing("end"), {}, "division by zero"),
         (failing("end", NotOffered("this GPU does not support it")), {}, "does not support it"),

@@ -117,7 +117,7 @@ def read_schedule(folder: JobFolder, info: RankInfo) -> None:
 
 
 @pytest.mark.slow
-@examples(400)
+@examples(250)
 @given(data=st.data())
 def test_every_read_of_the_store_gives_a_record_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
     place, record = draw(data, scene)
@@ -130,7 +130,7 @@ def test_every_read_of_the_store_gives_a_record_or_an_error_of_ours(data: st.Dat
     scene.check_outside()
 
 
-@examples(150)
+@examples(80)
 @given(data=st.data())
 def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObject, scene: Scene) -> None:
     shared, folder = scene.show(*draw(data, scene))
@@ -141,7 +141,7 @@ def test_status_and_the_data_of_a_report_cope_with_every_record(data: st.DataObj
 
 
 @pytest.mark.slow
-@examples(15)
+@examples(10)
 @given(data=st.data())
 def test_a_report_is_a_page_without_foreign_markup_or_an_error_of_ours(data: st.DataObject, scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
@@ -166,7 +166,7 @@ COMMANDS = [
 
 
 @pytest.mark.slow
-@examples(150)
+@examples(100)
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
 def test_commands_end_in_order_without_control_codes(data: st.DataObject, command: list[str], scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))
@@ -196,7 +196,7 @@ def polled(folder: JobFolder, known: JobFolder, clock: Clock) -> Coordinator:
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(25)
 @given(data=st.data())
 def test_a_poll_copes_with_every_record_in_bounded_memory(data: st.DataObject, scene: Scene) -> None:
     _, folder = scene.show(*draw(data, scene))

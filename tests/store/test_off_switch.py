@@ -80,19 +80,16 @@ def refuses_to_open(number: int, *names: str) -> Calls:
     return Calls(open=refuses(number, os.open, lambda path, *_, **__: path in names))
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EKEYEXPIRED], ids=errno.errorcode.get)
-@pytest.mark.parametrize("around", ["root", "jobs", "."])
-def test_a_directory_that_refuses_around_the_switch_too_switches_nothing(root: Path, number: int, around: str) -> None:
-    """As a network file system does once the user's ticket has expired; it may still answer for some folders."""
+EXPIRED = [(number, at) for number in (errno.EACCES, errno.EPERM, errno.EKEYEXPIRED) for at in ("root", "jobs", ".")]
+TROUBLE = [(number, "off") for number in (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)]
+
+
+@pytest.mark.parametrize(("number", "around"), [*EXPIRED, *TROUBLE])
+def test_trouble_or_a_refusal_also_around_the_switch_switches_nothing(root: Path, number: int, around: str) -> None:
+    """Network file systems refuse once the user's ticket has expired; they may still answer for some folders."""
     names = ("off", str(root) if around == "root" else around)
     with pytest.raises(StoreError):
         OffSwitch(Files(root, calls=refuses_to_open(number, *names))).read()
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
-def test_trouble_of_the_file_system_switches_nothing(root: Path, number: int) -> None:
-    with pytest.raises(StoreError):
-        OffSwitch(Files(root, calls=refuses_to_open(number, "off"))).read()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)

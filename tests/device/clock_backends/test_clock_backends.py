@@ -1,5 +1,6 @@
 """What each way to set clocks must do, over stand-ins for zeusd and sudo, and what is particular to these two."""
 
+import errno
 import grp
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 from clock_stand_ins import Sudo, Zeusd
 from fake_amdsmi import ADDRESSES, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
+from replaced_calls import refuses
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
@@ -23,6 +25,7 @@ from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
+pytestmark = pytest.mark.usefixtures("zeusd_socket")
 GPU = 1  # NVML's index of the GPU whose clocks are set
 PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
 
@@ -106,6 +109,8 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
     backend = bench.backend()
+    assert backend.why_not() == ""
+    assert bench.calls_begun() == 0, "to look changes nothing"
     for changes, call in (
         ([900], lambda: backend.lock_clock_mhz(900)),
         ([900, 1410], lambda: backend.lock_clock_mhz(1410)),
@@ -116,7 +121,10 @@ def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench
         assert bench.clock_changes() == changes
     backend.set_power_limit_w(237.5)
     assert bench.limit_w() == 237.5
-    backend.close()
+    begun = bench.calls_begun()
+    for _ in range(2):
+        backend.close()
+    assert bench.calls_begun() == begun
 
 
 def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(bench: Bench) -> None:
@@ -130,14 +138,6 @@ def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(ben
         backend.set_power_limit_w(200)
     assert bench.clock_changes() == []
     backend.close()
-
-
-def test_discovery_and_closing_change_nothing(bench: Bench) -> None:
-    backend = bench.backend()
-    assert backend.why_not() == ""
-    backend.close()
-    backend.close()
-    assert bench.calls_begun() == 0
 
 
 def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(bench: Bench) -> None:
@@ -216,10 +216,7 @@ def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(nvm
     gpu.close()
 
 
-def test_a_limit_in_place_of_a_clock_goes_the_first_way_that_works(
-    nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PFO_FS_RUN_DIR", str(tmp_path))
+def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml, zeusd: Zeusd, sim_dir: Path) -> None:
     gpu = open_gpu(f"nvml:{UUIDS[GPU]}", POWER_CAP)
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(705)
@@ -343,11 +340,7 @@ def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypa
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert "is left over; the operator starts zeusd" in backend.why_not()
-
-    def forbidden(self: socket.socket, address: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    monkeypatch.setattr(socket.socket, "connect", refuses(errno.EACCES))
     assert "--socket-gid" in backend.why_not()
 
 

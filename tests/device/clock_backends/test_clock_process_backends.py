@@ -14,6 +14,7 @@ from running import Processes, wait_for
 from pfo_fs.helper.process import reset_gpu
 from pfo_fs.ipc import messages
 
+pytestmark = pytest.mark.usefixtures("zeusd_socket")
 SPEC = f"nvml:{UUIDS[1]}"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replaced_calls import refuses
 from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks import driver_calls
@@ -172,27 +173,20 @@ def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, what: str) -> 
     assert elsewhere.read_bytes() == b"mine"
 
 
-def test_a_file_of_another_user_is_not_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
+    path = driver_file()
+    assert path == str(tmp_path / f"pfo-fs-driver-{os.geteuid()}")
     mine = HostDriver(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     other = HostDriver(path)
     assert (mine.others(), other.others()) == (0, 0)
 
 
-def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
-    path = driver_file()
-    assert path == str(tmp_path / f"pfo-fs-driver-{os.geteuid()}")
-    HostDriver(path).close()
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-
-
 def test_where_files_cannot_be_locked_a_process_goes_on_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
     driver = HostDriver(path)
-    monkeypatch.setattr(driver_calls.fcntl, "flock", refuse)
+    monkeypatch.setattr(driver_calls.fcntl, "flock", refuses(errno.ENOLCK))
     for _ in range(2):
         with driver.access():
             assert driver.waited_ns < driver_calls._PATIENCE_NS

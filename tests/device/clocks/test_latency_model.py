@@ -134,20 +134,13 @@ def test_the_time_for_which_the_next_clock_has_acted_before_the_end_is_counted()
     assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=2 * MS)
 
 
-def noisy(acts_ns: int, changes: int) -> Bench:
-    """What is learned if durations scatter by 2 %, of a clock that acts this long after the begin."""
-    bench, rnd = Bench(steady=False), random.Random(1)
-    own_ns = round(1.15 * FAST_NS)
+def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
+    bench, rnd, own_ns = Bench(steady=False), random.Random(1), round(1.15 * FAST_NS)
     for _ in range(40):
         bench.steadily(0, 1410, round(FAST_NS * rnd.gauss(1, 0.02)))
         bench.steadily(0, 1305, round(own_ns * rnd.gauss(1, 0.02)))
-    for _ in range(changes):
-        bench.change(1410, 1305, round(took(acts_ns, own_ns, FAST_NS) * rnd.gauss(1, 0.02)))
-    return bench
-
-
-def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
-    bench = noisy(40 * MS, 2)
+    for _ in range(2):
+        bench.change(1410, 1305, round(took(40 * MS, own_ns, FAST_NS) * rnd.gauss(1, 0.02)))
     assert not bench.model.learned_s
     assert not bench.model.knows(1305)
 
