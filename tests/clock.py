@@ -10,8 +10,6 @@ import pytest
 
 
 class Clock:
-    """Monotonic seconds."""
-
     now = 1000.0
 
     def __call__(self) -> float:

@@ -160,5 +160,4 @@ class Sudo:
 
     @property
     def path(self) -> str:
-        """PATH with these programs first."""
         return f"{self.folder}{os.pathsep}{os.environ['PATH']}"

@@ -14,8 +14,6 @@ from pfo_fs.cli import main
 
 
 class Done(subprocess.CompletedProcess[str]):
-    """A command that has ended."""
-
     @property
     def said(self) -> str:
         """What people see, on one line, without the frames of tables."""

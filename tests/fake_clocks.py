@@ -13,8 +13,6 @@ MS = 1_000_000
 
 
 class FakeClocks:
-    """A clock process that remembers what it was asked for."""
-
     def __init__(self) -> None:
         self.page = SharedPage.create()
         self.words = self.page.words
@@ -34,7 +32,6 @@ class FakeClocks:
         return int(self.words[shared_page.TARGET])
 
     def marks(self) -> list[tuple[int, int]]:
-        """The marks since the last call."""
         return self.reader.read(everything=True) or []
 
     def kinds(self) -> list[int]:

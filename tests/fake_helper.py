@@ -7,8 +7,6 @@ from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
 
 
 class FakeClient:
-    """What training uses of a `HelperClient`."""
-
     def __init__(self) -> None:
         self.lost = False
         self.may_revive = True

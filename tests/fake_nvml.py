@@ -27,8 +27,6 @@ FUNCTIONS = sorted(
 
 
 class Gpu(ctypes.Structure):
-    """One GPU of the library."""
-
     _fields_ = [
         ("name", ctypes.c_char * 96),
         *((of, ctypes.c_uint) for of in ("limit_mw", "lock_mhz", "clock_mhz", "power_mw", "reasons", "mig")),
@@ -38,8 +36,6 @@ class Gpu(ctypes.Structure):
 
 
 class Host(ctypes.Structure):
-    """All GPUs of the library."""
-
     _fields_ = [
         *((of, ctypes.c_int) for of in ("made", "live", "changed", "kind")),
         ("changes", (ctypes.c_int * 2) * 1024),

@@ -75,12 +75,10 @@ class Gluster:
         return server
 
     def restart_server(self) -> None:
-        """Starts the server again after it was killed."""
         self.server.wait(HANGS_AFTER_S)
         self.server = self._serve()
 
     def mount(self, at: Path, *, within: Sequence[str] = ()) -> None:
-        """Mounts the volume, by a client in a namespace."""
         at.mkdir(parents=True, exist_ok=True)
         self.mounts.append(at)
         files = ["-f", f"{self._root}/client.vol", "-l", f"{at}.log"]
@@ -88,7 +86,6 @@ class Gluster:
         wait_for(lambda: os.path.ismount(at), f"the mount {at}")
 
     def close(self) -> None:
-        """Ends everything that was started."""
         self.server.send_signal(signal.SIGCONT)
         for mount in self.mounts:
             subprocess.run(["umount", "-l", str(mount)], check=False, capture_output=True)

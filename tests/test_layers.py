@@ -60,7 +60,6 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> set[str]:
-    """The parts of the package that a module imports, anywhere in it."""
     found = set()
     for node in ast.walk(tree_of(path)):
         modules = []

@@ -129,12 +129,13 @@ def test_a_compressed_table_is_read_no_further_than_its_limit(tmp_path: Path, mo
         rows_of(path)
 
 
-def zeros(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 @pytest.mark.parametrize(
-    ("make", "said"), [(os.mkdir, "Is a directory"), (os.mkfifo, "nothing"), (zeros, "row 1 is longer than")]
+    ("make", "said"),
+    [
+        (os.mkdir, "Is a directory"),
+        (os.mkfifo, "nothing"),
+        (lambda path: path.symlink_to("/dev/zero"), "row 1 is longer than"),
+    ],
 )
 def test_what_is_no_plain_table_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None], said: str) -> None:
     make(tmp_path / "x")

@@ -29,6 +29,5 @@ def torchrun(
 
 
 def clocks_mhz(log: Path) -> list[int]:
-    """The clocks that a simulated GPU was given, 0 for the default."""
     lines = map(json.loads, log.read_text().splitlines())
     return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]

@@ -17,7 +17,6 @@ from pfo_fs.device.clock_start import ClockOptions
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """A fake `pynvml` in place of the real module."""
     module = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", module)
     for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
@@ -27,7 +26,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 @pytest.fixture
 def gpu(sim_dir: Path) -> GpuLog:
-    """What is done to simulated GPU `a`."""
     return GpuLog(sim_dir)
 
 
@@ -47,7 +45,6 @@ def start(sim_dir: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def clocks(start: Start) -> ClockProcess:
-    """A clock process that is ready."""
     clocks = start()
     assert clocks.message == ""
     return clocks

@@ -48,7 +48,6 @@ def train(tracker: InstructionTracker, steps: range, number: int, work: Callable
 
 @pytest.fixture
 def locked(clocks: ClockProcess, gpu: GpuLog) -> ClockProcess:
-    """A clock process that has locked the clock at 900 MHz."""
     ask(clocks, 900)
     gpu.wait(900)
     return clocks

@@ -126,7 +126,6 @@ def finds(module: str, file: Path, places: list[str] | None = None) -> str:
 
 
 def starts(module: str, **given: str) -> str:
-    """A program that starts a process, and waits for its end."""
     start = f"from pfo_fs.ipc.spawn import start_process\nchild = start_process({module!r}, {given!r})\n"
     return f"{start}assert child.wait(20) == 0, child.how_it_ended()\n"
 

@@ -91,9 +91,6 @@ def test_every_message_belongs_to_a_direction() -> None:
     assert classes == {*get_args(m.ToHelper), *get_args(m.ToTraining)}
 
 
-# ---- programs close all descriptors that they find, and use the numbers for their own files
-
-
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_our_socket_is_closed_once_and_a_file_in_its_place_stays_open(tmp_path: Path, is_ours: bool) -> None:
     (tmp_path / "diary").write_text("secret")

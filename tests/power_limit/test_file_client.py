@@ -160,7 +160,6 @@ def test_a_helper_that_hangs_is_not_waited_for_longer_than_said(
 
 
 def joined(tmp_path: Path) -> FileClient:
-    """A job with a folder."""
     files = FileClient(None, tmp_path / "shared", secrets.token_hex(16))
     files.join(files.create_job(1, "clock"), "a GPU")
     assert not files.is_off
@@ -178,9 +177,6 @@ def test_after_a_helper_was_killed_there_is_one_warning_and_another_one_watches_
     OffSwitch(Files(tmp_path / "shared")).turn_off("all")
     wait_for(lambda: (files.poll(), files.is_off)[1])
     files.close()
-
-
-# ---- `pfo-fs off --all` holds power-limit optimizers: the earlier limits are restored, and nothing is measured
 
 
 @pytest.fixture

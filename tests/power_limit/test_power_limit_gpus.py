@@ -337,9 +337,6 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
     monitor.log_file.close()
 
 
-# ---- `knob="clock"`: the same optimizer sets a clock on all GPUs in place of a power limit
-
-
 STEPS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
 CLOCKS: dict[str, Any] = {"knob": "clock", "clock_step": 300, **STEPS}
 

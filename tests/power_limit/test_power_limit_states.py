@@ -72,7 +72,6 @@ def test_states_limits_and_choice_are_zeuss_after_every_event(
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes an optimizer on fakes."""
     return partial(make_optimizer, monkeypatch)
 
 
@@ -122,7 +121,6 @@ def test_an_unfinished_sweep_says_so(make: Make, caplog: pytest.LogCaptureFixtur
 
 
 def train(optimizer: Any, steps: int = 12) -> None:
-    """Calls all that a training loop may call."""
     optimizer.on_train_begin()
     for step in range(steps):
         if step % 6 == 0:

@@ -72,8 +72,6 @@ class Interrupted(Watched):
 
 @dataclass
 class At:
-    """A directory in which the job `job` may lie."""
-
     shared: SharedDirectory
 
     @property

@@ -100,9 +100,8 @@ def write(folder: JobFolder, infos: list[RankInfo], clocks: dict[int, int] | Non
     folder.write_rank_files(number, infos)
 
 
-def rank_file(root: Path, folder: JobFolder, rank: int, number: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / folder.path / "sched" / str(number) / f"{rank}.json").read_text())
-    return found
+def rank_file(root: Path, folder: JobFolder, rank: int) -> dict[str, Any]:
+    return dict(json.loads((root / folder.path / f"sched/0/{rank}.json").read_text()))
 
 
 def test_ranks_of_a_stage_that_differ_get_files_of_their_own_and_a_number_is_committed_once(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def hanging(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading
 
 
 def held(files: Files, path: str = "lock") -> bool:
-    """Whether a lock can be had now."""
     with locks.courtesy_lock(files, path, timeout_s=0.0) as got:
         return got
 

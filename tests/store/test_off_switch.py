@@ -1,5 +1,4 @@
-"""The switch: a name in `off/`, whatever it is the name of; a directory that was removed, and one that only cannot be
-seen."""
+"""The switch: a name in `off/`, whatever that is; a directory that was removed, or only cannot be seen."""
 
 import errno
 import os

@@ -120,7 +120,6 @@ def take_over(shared: SharedDirectory) -> int:
 
 
 def fresh(shared: SharedDirectory) -> SharedDirectory:
-    """The same directory, as another daemon sees it."""
     return SharedDirectory(Files(shared.files.root))
 
 

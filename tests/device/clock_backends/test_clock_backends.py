@@ -104,9 +104,6 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     made.close()
 
 
-# ---- the contract
-
-
 def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
     backend = bench.backend()
     assert backend.why_not() == ""
@@ -154,9 +151,6 @@ def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_the
     backend.reset_clocks()
     assert bench.clock_changes()[-1] == 0
     backend.close()
-
-
-# ---- the choice
 
 
 @pytest.fixture

@@ -27,11 +27,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
 
 
-def wait_for_changes(zeusd: Zeusd, *clocks_mhz: int) -> None:
-    """Waits until these clocks were set, 0 for a reset, and no other ones."""
-    wait_for(lambda: zeusd.clock_changes == [*clocks_mhz], what=f"{clocks_mhz}")
-
-
 def test_a_variable_decides_if_no_argument_does(zeusd: Zeusd, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
     none, named, wrong = start(SPEC), start(SPEC, clock_backend="zeusd"), start(SPEC, clock_backend="magic")
@@ -66,5 +61,5 @@ def test_when_trainer_and_clock_process_are_killed_the_helper_resets_through_the
     assert zeusd.clock_changes == [0, 1395]
     monkeypatch.setenv("PFO_FS_CLOCK_BACKEND", "none")
     assert reset_gpu(hello.gpu) == ""
-    wait_for_changes(zeusd, 0, 1395, 0)
+    wait_for(lambda: zeusd.clock_changes == [0, 1395, 0], what="the reset")
     assert hello.gpu == messages.GpuToReset(SPEC, asked)

@@ -31,7 +31,6 @@ def lasting(base_ns: int) -> Work:
 
 
 def pause(duration_ns: int) -> Work:
-    """Time that passes at any clock."""
     return lambda _: duration_ns
 
 
@@ -84,11 +83,9 @@ class Bench:
         return self.turn
 
     def rest(self, duration_ns: int) -> None:
-        """Lets the device wait after all that was launched."""
         self._queue.append((pause(duration_ns), None))
 
     def run(self) -> None:
-        """Runs until the device has done everything and the follower has seen it."""
         if self._rung:  # the clock process sleeps while nothing is launched, and takes a moment to wake up
             self._rung = False
             self._advance(self.now_ns + LOOK_NS // 40)
@@ -98,14 +95,12 @@ class Bench:
             self._advance(min(follower.due_ns, follower.next_look_ns(self.now_ns)))
 
     def step(self, plan: FollowedPlan, works: Sequence[Work], rest_ns: int = 300 * MS) -> int:
-        """Runs a step and rests; returns the step's duration in ns."""
         turn = self.launch(plan, step_of(works))
         self.rest(rest_ns)
         self.run()
         return self.time_of(turn, IDLE) - self.time_of(turn, START)
 
     def steps(self, count: int, plan: FollowedPlan, works: Sequence[Work]) -> None:
-        """Runs steps, each after a rest."""
         for _ in range(count):
             self.step(plan, works)
 
@@ -151,7 +146,6 @@ class Bench:
                 self._pending = None
 
     def below_ns(self, mhz: int, begin_ns: int, end_ns: int) -> int:
-        """How long a lower clock was in force between two times."""
         ends_ns = [at_ns for at_ns, _ in self.in_force[1:]] + [1 << 62]
         return sum(
             max(0, min(end_ns, until_ns) - max(begin_ns, at_ns))
@@ -160,11 +154,9 @@ class Bench:
         )
 
     def in_force_at(self, at_ns: int) -> int:
-        """The clock that was in force at a time."""
         return next(mhz for when_ns, mhz in reversed(self.in_force) if when_ns <= at_ns)
 
     def requested_at(self, at_ns: int) -> int:
-        """The clock that was requested last at a time."""
         return next((mhz for when_ns, mhz in reversed(self.requests) if when_ns <= at_ns), 0)
 
 
@@ -371,13 +363,13 @@ def test_a_step_that_begins_in_another_stream_while_the_one_before_still_runs_le
         assert follower.wanted(start_ns + 301 * MS) == 0
 
 
-def back_to_back(bench: Bench, plan: FollowedPlan, works: Sequence[Work], steps: int = 6) -> int:
+def back_to_back(bench: Bench, plan: FollowedPlan, works: Sequence[Work]) -> int:
     """Runs steps that follow each other at once; returns how many requests there were before the last two."""
-    for step in range(steps):
-        if step == steps - 2:
-            before = len(bench.requests)
+    requests = []
+    for _ in range(6):
+        requests.append(len(bench.requests))
         bench.step(plan, works, rest_ns=MS)
-    return before
+    return requests[-2]
 
 
 @pytest.mark.parametrize("clocks_mhz", [[900] * 3, [900, TOP_MHZ, 900]])

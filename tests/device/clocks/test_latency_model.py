@@ -41,7 +41,6 @@ class Bench:
         self.now_ns += SETTLED_NS + MS
 
     def set(self, mhz: int, waited_ns: int = 0) -> None:
-        """Sets a clock; its call returns now."""
         self.model.calls.called(self.now_ns, CALL_NS, waited_ns)
         self.model.clock_was_set(self.now_ns, mhz, waited_ns)
 

@@ -28,7 +28,6 @@ PASSES = (2, 9, 10, 18, 19, 27, 999, 777)
 
 
 def a_job(one: Bench, end_s: float = 60.0) -> int:
-    """Training that changes its clock and its power limit, and asks for energy."""
     one.ask(1.5, ask="limits")
     one.ask(2.0, ask="set", limit_w=200)
     for second in range(3, round(end_s) - 2):

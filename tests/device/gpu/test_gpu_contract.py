@@ -41,8 +41,6 @@ class NvmlBench:
 
 
 class SimulatedBench:
-    """The same for a simulated GPU."""
-
     spec, way = "simulated:a", "auto"
     missing_spec = "simulated:no/such/name"
 
@@ -66,8 +64,6 @@ class SimulatedBench:
 
 
 class AmdBench:
-    """The same for a GPU through AMD SMI."""
-
     spec, way = f"amd:{ADDRESSES[1]}", "amdsmi"
     missing_spec = "amd:0000:ff:00.0"
 
@@ -229,12 +225,6 @@ def test_a_gpu_that_cannot_be_used_is_an_error_that_explains_the_code_of_nvml_or
         NvmlGpu(uuid)
 
 
-def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(DeviceError, match="nvidia-ml-py"):
-        NvmlGpu(UUIDS[0])
-
-
 @pytest.fixture
 def amd(monkeypatch: pytest.MonkeyPatch) -> FakeAmdSmi:
     return AmdBench(monkeypatch).fake
@@ -271,6 +261,9 @@ def test_a_divided_amd_gpu_and_a_missing_package_are_errors(amd: FakeAmdSmi, mon
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     with pytest.raises(DeviceError, match="ROCm"):
         open_gpu(AmdBench.spec)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match="nvidia-ml-py"):
+        NvmlGpu(UUIDS[0])
 
 
 def test_without_a_counter_an_amd_gpus_power_is_integrated(amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:

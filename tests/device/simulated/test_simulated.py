@@ -95,8 +95,6 @@ def stream(kernels: SimulatedKernels) -> SimulatedStream:
 
 
 class Gate:
-    """Work that the device does not get through until it is opened."""
-
     def __init__(self, stream: SimulatedStream) -> None:
         self._open = threading.Event()
         self.done: list[object] = []
