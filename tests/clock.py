@@ -1,7 +1,5 @@
 """Clocks that tests move."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
@@ -12,8 +10,6 @@ import pytest
 
 
 class Clock:
-    """Monotonic seconds."""
-
     now = 1000.0
 
     def __call__(self) -> float:

@@ -23,7 +23,6 @@ Kind = TypeVar("Kind", bound=messages.Message)
 
 
 def ask(clocks: ClockProcess, mhz: int) -> None:
-    """Requests a clock, as training does."""
     clocks.words[shared_page.TARGET] = mhz
     if clocks.words[shared_page.SLEEPING]:
         clocks.ring_doorbell()
@@ -35,14 +34,11 @@ def wait_for_end(pid: int) -> None:
 
 
 def stop(pid: int, by: signal.Signals = signal.SIGSTOP) -> None:
-    """Stops a process."""
     os.kill(pid, by)
     wait_for(lambda: is_stopped(pid), what="the stop")
 
 
 class GpuLog:
-    """The clocks that simulated GPU `a` was given, 0 for the default."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "a.log"
 
@@ -52,11 +48,9 @@ class GpuLog:
 
     @property
     def last_ns(self) -> int:
-        """When it was changed last."""
         return int(json.loads(self.path.read_text().splitlines()[-1])["t_ns"])
 
     def wait(self, mhz: int) -> None:
-        """Waits until this clock was the last."""
         wait_for(lambda: self.clocks[-1:] == [mhz], what=f"{mhz} MHz")
 
 
@@ -105,8 +99,6 @@ class Trainer:
 
 
 class ListeningHelper:
-    """Listens like the host's helper, and keeps the messages that it gets."""
-
     def __init__(self, name: str) -> None:
         self.address = f"pfo-fs-test-{name}-{os.getpid()}"
         self.messages: list[messages.ToHelper] = []
@@ -126,7 +118,6 @@ class ListeningHelper:
         self._connection.send(transport.encode(message))
 
     def wait(self, kind: type[Kind], fits: Callable[[Kind], object] = lambda m: True) -> Kind:
-        """Returns the next message of a kind that fits."""
         if self._connection is None:
             self._connection, _ = self._server.accept()
             self._connection.settimeout(HANGS_AFTER_S)

@@ -1,7 +1,5 @@
 """Stand-ins for the programs through which clocks are set: zeusd, and sudo with nvidia-smi."""
 
-from __future__ import annotations
-
 import json
 import os
 import socketserver
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from fake_nvml import UUIDS
 from running import HANGS_AFTER_S
 
 
@@ -41,7 +38,7 @@ class Zeusd:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        gpus = [{"id": i, "name": "NVIDIA A100", "pci_address": f"0000:{i + 0x3B:02x}:00.0"} for i in range(len(UUIDS))]
+        gpus = [{"id": i, "name": "NVIDIA A100", "pci_address": f"0000:{i + 0x3B:02x}:00.0"} for i in (1, 2, 0)]
         self.offer: Any = {
             "gpus": gpus,
             "cpus": [],
@@ -163,5 +160,4 @@ class Sudo:
 
     @property
     def path(self) -> str:
-        """PATH with these programs first."""
         return f"{self.folder}{os.pathsep}{os.environ['PATH']}"

@@ -4,8 +4,6 @@ Every host is a network namespace with a host name, an address, and a link to a 
 can be cut and healed; the server can be stopped, killed and started again. All of it needs root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

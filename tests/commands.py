@@ -1,7 +1,5 @@
 """The commands, as people and scripts call them, in this process, which is quick."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -15,8 +13,6 @@ from pfo_fs.cli import main
 
 
 class Done(subprocess.CompletedProcess[str]):
-    """A command that has ended."""
-
     @property
     def said(self) -> str:
         """What people see, on one line, without the frames of tables."""

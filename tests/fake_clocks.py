@@ -1,7 +1,5 @@
 """A clock process for tests of training: the page that both share, without a process; and a device behind training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,8 +13,6 @@ MS = 1_000_000
 
 
 class FakeClocks:
-    """A clock process that remembers what it was asked for."""
-
     def __init__(self) -> None:
         self.page = SharedPage.create()
         self.words = self.page.words
@@ -36,7 +32,6 @@ class FakeClocks:
         return int(self.words[shared_page.TARGET])
 
     def marks(self) -> list[tuple[int, int]]:
-        """The marks since the last call."""
         return self.reader.read(everything=True) or []
 
     def kinds(self) -> list[int]:

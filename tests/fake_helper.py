@@ -1,7 +1,5 @@
 """A helper client for tests: what the helper sends is put into it, and what it was sent can be read."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from pfo_fs.ipc import messages
@@ -9,8 +7,6 @@ from pfo_fs.ipc.messages import Message, NewSchedule, ToTraining
 
 
 class FakeClient:
-    """What training uses of a `HelperClient`."""
-
     def __init__(self) -> None:
         self.lost = False
         self.may_revive = True

@@ -1,7 +1,5 @@
 """NVML without GPUs: the real nvidia-ml-py over a library of ours (`mock_nvml.c`), whose calls can be made to fail."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import importlib.util
@@ -29,8 +27,6 @@ FUNCTIONS = sorted(
 
 
 class Gpu(ctypes.Structure):
-    """One GPU of the library."""
-
     _fields_ = [
         ("name", ctypes.c_char * 96),
         *((of, ctypes.c_uint) for of in ("limit_mw", "lock_mhz", "clock_mhz", "power_mw", "reasons", "mig")),
@@ -40,8 +36,6 @@ class Gpu(ctypes.Structure):
 
 
 class Host(ctypes.Structure):
-    """All GPUs of the library."""
-
     _fields_ = [
         *((of, ctypes.c_int) for of in ("made", "live", "changed", "kind")),
         ("changes", (ctypes.c_int * 2) * 1024),

@@ -1,7 +1,5 @@
 """A clock process over a fake `pynvml` in virtual time."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -44,7 +42,6 @@ class FaultyNvml(FakeNvml):
 
     @property
     def set_mhz(self) -> list[int]:
-        """The clocks that were set; 0 for a reset."""
         return [mhz for _, mhz in self.locked]
 
     def power_w(self) -> float:
@@ -104,10 +101,7 @@ class Bench:
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the start."""
         return (self._time.now_ns - self._began_ns) / 1e9
-
-    # ---- in place of epoll
 
     def register(self, *_: object) -> None:
         """Does nothing."""
@@ -124,19 +118,14 @@ class Bench:
             self.metrics.append((self.now_s, self._metrics.since_last()))
         return [(self._their_fd, select.EPOLLIN)] if select.select([self._their_fd], [], [], 0)[0] else []
 
-    # ---- the script
-
     def at(self, time_s: float, do: Callable[[], None]) -> None:
-        """Does something at a time."""
         self._events.append((time_s, do))
         self._events.sort(key=lambda event: event[0])
 
     def request_clock(self, time_s: float, mhz: int) -> None:
-        """Training requests a clock."""
         self.at(time_s, lambda: self.words.__setitem__(shared_page.TARGET, mhz))
 
     def ask(self, time_s: float, **request: Any) -> None:
-        """Training sends a request about power limits or energy."""
         self.at(time_s, lambda: self._ours.sendall(json.dumps({**request, "id": 1}).encode() + b"\n"))
 
     def run(self, end_s: float, *, leave_clocks: bool = False) -> int:

@@ -1,7 +1,5 @@
 """The code blocks of pages about frameworks, which tests run on the real frameworks as people read them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

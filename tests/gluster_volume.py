@@ -1,7 +1,5 @@
 """Real GlusterFS volumes for tests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -26,7 +24,7 @@ end-volume
 volume brick
   type performance/io-threads
   option thread-count 4
-  subvolumes {below}
+  subvolumes locks
 end-volume
 volume server
   type protocol/server
@@ -46,6 +44,7 @@ volume client
   option remote-subvolume brick
 end-volume
 """
+_SEES_SOON = ("--entry-timeout=1", "--attribute-timeout=1")
 _PROBE = "import socket, sys; sys.exit(socket.socket().connect_ex((sys.argv[1], int(sys.argv[2]))))"
 
 
@@ -56,16 +55,15 @@ class Gluster:
         root: A folder of the test; `root/brick` is served, and made if it is missing.
         address, port: Where the server listens.
         within: A command that runs the server in its namespace.
-        locks: Whether the server has locks.
     """
 
-    def __init__(self, root: Path, address: str, port: int, *, within: Sequence[str] = (), locks: bool = True) -> None:
+    def __init__(self, root: Path, address: str, port: int, *, within: Sequence[str] = ()) -> None:
         self._root, self._within, self._listens_at = root, within, [address, str(port)]
         self._clients: list[subprocess.Popen[bytes]] = []
         self.mounts: list[Path] = []
         (root / "brick").mkdir(parents=True, exist_ok=True)
         place = {"root": root, "address": address, "port": port, "allowed": address.rpartition(".")[0]}
-        (root / "server.vol").write_text(_SERVER.format(below="locks" if locks else "posix", **place))
+        (root / "server.vol").write_text(_SERVER.format(**place))
         (root / "client.vol").write_text(_CLIENT.format(**place))
         self.server = self._serve()
 
@@ -77,26 +75,17 @@ class Gluster:
         return server
 
     def restart_server(self) -> None:
-        """Starts the server again after it was killed."""
         self.server.wait(HANGS_AFTER_S)
         self.server = self._serve()
 
-    def mount(
-        self,
-        at: Path,
-        *,
-        options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1"),
-        within: Sequence[str] = (),
-    ) -> None:
-        """Mounts the volume, by a client in a namespace."""
+    def mount(self, at: Path, *, within: Sequence[str] = ()) -> None:
         at.mkdir(parents=True, exist_ok=True)
         self.mounts.append(at)
         files = ["-f", f"{self._root}/client.vol", "-l", f"{at}.log"]
-        self._clients.append(start(*within, "glusterfs", "--no-daemon", *files, *options, str(at)))
+        self._clients.append(start(*within, "glusterfs", "--no-daemon", *files, *_SEES_SOON, str(at)))
         wait_for(lambda: os.path.ismount(at), f"the mount {at}")
 
     def close(self) -> None:
-        """Ends everything that was started."""
         self.server.send_signal(signal.SIGCONT)
         for mount in self.mounts:
             subprocess.run(["umount", "-l", str(mount)], check=False, capture_output=True)
@@ -110,19 +99,17 @@ def start(*command: str) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def gluster_volume(
-    root: Path, *, client_options: Sequence[str] = ("--entry-timeout=1", "--attribute-timeout=1"), locks: bool = True
-) -> Iterator[Gluster]:
+def gluster_volume(root: Path) -> Iterator[Gluster]:
     """Serves a volume, and mounts it at `root/a` and `root/b`; skips where that cannot be."""
     if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
         pytest.skip("needs root, glusterfs-server and FUSE")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    volume = Gluster(root, "127.0.0.1", port, locks=locks)
+    volume = Gluster(root, "127.0.0.1", port)
     try:
         for name in ("a", "b"):
-            volume.mount(root / name, options=client_options)
+            volume.mount(root / name)
         yield volume
     finally:
         volume.close()

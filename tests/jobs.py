@@ -1,7 +1,5 @@
 """Jobs as ranks see them, without training: real records in a real directory."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a program that runs without pytest logs."""
 
-from __future__ import annotations
-
 import logging
 
 

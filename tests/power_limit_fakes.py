@@ -1,7 +1,5 @@
 """Stand-ins for GPUs and monitors, and Zeus's own class on top of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -80,7 +78,6 @@ class FakeMonitor:
 def make_optimizer(
     monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu | None = None, **options: Any
 ) -> tuple[GlobalPowerLimitOptimizer, FakeGpu]:
-    """Ours on fakes."""
     gpu = gpu or FakeGpu()
     monkeypatch.setattr("pfo_fs.power_limit.rank_gpus.gpus_of", lambda *_: [gpu])
     return GlobalPowerLimitOptimizer(monitor, **options), gpu
@@ -106,7 +103,6 @@ class ZeusGpus:
 def make_zeus(
     monkeypatch: pytest.MonkeyPatch, monitor: FakeMonitor, gpu: FakeGpu, **options: Any
 ) -> tuple[Any, ZeusGpus]:
-    """Zeus's own class, on a GPU like ours."""
     power_limit = pytest.importorskip("zeus.optimizer.power_limit", reason="needs Zeus, with which it compares")
     gpus = ZeusGpus(int(gpu.lowest), int(gpu.highest))
     monkeypatch.setattr(power_limit, "get_gpus", lambda ensure_homogeneous=False: gpus)
@@ -141,7 +137,6 @@ def limits_set(sim_dir: Path, name: str = "a") -> list[float]:
 
 
 def steps(optimizer: GlobalPowerLimitOptimizer, count: int, work: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Runs steps, and yields the number of each."""
     for step in range(count):
         optimizer.on_step_begin()
         work()

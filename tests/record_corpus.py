@@ -40,8 +40,6 @@ _SOURCE = bodies.Source(kind="scheduler", index=0, policy="Test-1", plan_inputs=
 
 @dataclass(frozen=True)
 class Place:
-    """Where a record lies, and what it must be."""
-
     path: str
     model: type[BaseModel]
 
@@ -136,7 +134,6 @@ def places(folder: JobFolder, number: int = 0) -> list[Place]:
 
 
 def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
-    """The first place of each kind of record."""
     return {place.kind: place for place in reversed(places(folder))}
 
 
@@ -144,7 +141,6 @@ _ENDS = {"end": {"reason": "crashed", "message": "x"}}
 
 
 def load(root: Path, place: Place) -> dict[str, Any]:
-    """The record at a place as plain JSON."""
     path = root / place.path
     if path.exists():
         document: dict[str, Any] = json.loads(path.read_text())
@@ -218,11 +214,9 @@ def damaged_records(draw: st.DrawFn, root: Path, all_places: list[Place]) -> tup
 
 
 def plant(root: Path, place: Place, data: bytes) -> None:
-    """Puts a record in place."""
     (root / place.path).unlink(missing_ok=True)
     (root / place.path).write_bytes(data)
 
 
 def write_ends(job: JobFolder) -> None:
-    """Writes the records of a job that has ended."""
     job.write(bodies.EndBody.model_validate(_ENDS["end"]))

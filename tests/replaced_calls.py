@@ -44,11 +44,9 @@ def refuses(
 
 
 def creates(_: str, flags: int, *__: Any, **___: Any) -> int:
-    """Whether a call of `open` makes a file."""
     return flags & os.O_CREAT
 
 
 def leave_behind(folder: Path, name: str = ".pfo-host-1-aa.tmp", age_s: float = 1e9) -> None:
-    """A file that its writer has not finished."""
     (folder / name).write_bytes(b"half")
     os.utime(folder / name, (time.time() - age_s, time.time() - age_s))

@@ -1,7 +1,5 @@
 """Processes that tests start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -63,7 +61,6 @@ def modules_loaded_by(code: str) -> set[str]:
 
 
 def pids_with(variable: str, value: str) -> list[int]:
-    """The processes that have an environment variable with this value."""
     wanted, found = f"{variable}={value}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended, or is another user's
@@ -82,7 +79,6 @@ def children() -> dict[int, str]:
 
 
 def is_child(pid: int) -> bool:
-    """Whether a process is a child of this one, and has not ended."""
     with suppress(OSError):
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
         return int(parent) == os.getpid() and state != "Z"

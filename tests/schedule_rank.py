@@ -1,7 +1,5 @@
 """A rank that follows schedules, for tests of which it follows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pfo_fs.ipc.messages import NewSchedule

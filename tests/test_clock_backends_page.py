@@ -1,7 +1,5 @@
 """docs/clock-backends.md: its sudoers lines permit what is run, and its epilog resets."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -20,9 +18,7 @@ def block(language: str, containing: str) -> str:
     return next(text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if containing in text)
 
 
-def test_the_sudoers_lines_permit_the_commands_that_are_run_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sudoers_lines_permit_what_is_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sudo = Sudo(tmp_path)
     monkeypatch.setenv("PATH", sudo.path)
     place = GpuPlace("GPU-12ab34cd-0000-ffff-0000-123456789abc", "NVIDIA A100", "0000:3b:00.0")

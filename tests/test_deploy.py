@@ -1,7 +1,5 @@
 """The files for operators: the systemd unit, the Spack recipe, the package's own description."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil
@@ -18,7 +16,6 @@ MOST_EXPOSURE = 1.5
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit with a command that exists here."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     path = tmp_path / UNIT.name

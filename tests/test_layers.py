@@ -1,7 +1,5 @@
 """Imports point downwards only, and what must start fast imports nothing heavy."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache
@@ -10,19 +8,10 @@ from pathlib import Path
 import pytest
 from running import modules_loaded_by
 
-PACKAGE = Path(__file__).parents[1] / "pfo_fs"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "pfo_fs"
 
-VOCABULARY = {
-    "arrays",
-    "clock_latency",
-    "errors",
-    "guard",
-    "loads_known",
-    "models",
-    "settings",
-    "turns",
-    "user_files",
-}
+VOCABULARY = {"arrays", "clock_latency", "errors", "guard", "loads_known", "models", "settings", "turns", "user_files"}
 # What each room may import besides itself and the vocabulary: rooms above it, and of these only the ones listed.
 ROOMS: dict[str, set[str]] = {
     "store": set(),
@@ -65,10 +54,14 @@ def part_of(path: Path) -> str:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
-    """The parts of the package that a module imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         modules = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -118,7 +111,7 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
     heavy |= {"transformers", "zeus", "jinja2", "markupsafe", "deepspeed", "megatron", "torchtitan", "filelock"}
     heavy |= {"prometheus_client"}
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not heavy & {name.split(".")[0] for name in names}, path
@@ -164,3 +157,17 @@ def test_each_public_name_is_there() -> None:
     assert all(getattr(pfo_fs, name) is not None for name in pfo_fs.__all__)
     with pytest.raises(AttributeError, match=r"in pfo_fs\.power_limit and"):
         pfo_fs.MaxSlowdownConstraint  # noqa: B018
+
+
+TIME = r"([\w.]+\.)?time"
+REPLACES = re.compile(
+    rf'\b(setattr|delattr|patch|object)\(\s*("{TIME}\.\w+"|{TIME},)|^\s*(del {TIME}\.\w+$|{TIME}\.\w+ = )', re.MULTILINE
+)
+
+
+def test_no_test_replaces_the_clock_of_the_whole_process() -> None:
+    """Other threads and pytest itself use it."""
+    of_its_own = TESTS / "processes" / "faulty" / "sitecustomize.py"  # in processes that are there for nothing else
+    for path in TESTS.rglob("*.py"):
+        found = path != of_its_own and REPLACES.search(path.read_text())
+        assert not found, f"{path}: {found[0]}: clock.replace_time replaces that of a package"

@@ -1,7 +1,5 @@
 """Models keep Zeus's names and shapes; ids are safe as folder names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -105,9 +103,7 @@ def test_a_setting_whose_variable_is_empty_has_its_default(monkeypatch: pytest.M
         ("STRAGGLER_TIMEOUT", "4000", "must be at most 3600, not '4000'"),
     ],
 )
-def test_the_error_of_a_wrong_setting_names_the_variable_and_the_mistake(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
-) -> None:
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str) -> None:
     monkeypatch.setenv(f"PFO_FS_{name}", value)
     with pytest.raises(ConfigError, match=f"^PFO_FS_{name}:? .*{re.escape(words)}"):
         load_settings()

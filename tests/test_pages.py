@@ -1,7 +1,5 @@
 """The pages describe what is there: files, tests, rooms, modes, settings; and use one word for each concept."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

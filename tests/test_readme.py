@@ -1,7 +1,5 @@
 """What README and docs promise in figures, tables and classes holds; tests/docs runs their blocks."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

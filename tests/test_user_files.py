@@ -1,7 +1,5 @@
 """Files that a user names: one form of CSV for all commands, and limits that hold also after decompression."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zlib
@@ -123,9 +121,7 @@ def test_a_cell_that_is_no_whole_number_is_named(tmp_path: Path, cell: str) -> N
         rows_of(path)
 
 
-def test_a_table_is_read_no_further_than_its_limit_also_if_it_is_compressed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compressed_table_is_read_no_further_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_files, "MOST_CSV_CHARS", 10_000)
     path = tmp_path / "list.csv"
     path.write_bytes(gzip.compress((TEXT + "a,1\n" * 100_000).encode()))
@@ -133,16 +129,15 @@ def test_a_table_is_read_no_further_than_its_limit_also_if_it_is_compressed(
         rows_of(path)
 
 
-def zeros(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 @pytest.mark.parametrize(
-    ("make", "said"), [(os.mkdir, "Is a directory"), (os.mkfifo, "nothing"), (zeros, "row 1 is longer than")]
+    ("make", "said"),
+    [
+        (os.mkdir, "Is a directory"),
+        (os.mkfifo, "nothing"),
+        (lambda path: path.symlink_to("/dev/zero"), "row 1 is longer than"),
+    ],
 )
-def test_a_directory_a_fifo_without_a_writer_and_a_file_without_end_are_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], None], said: str
-) -> None:
+def test_what_is_no_plain_table_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None], said: str) -> None:
     make(tmp_path / "x")
     with pytest.raises(PlanError, match=said):
         rows_of(tmp_path / "x")

@@ -1,7 +1,5 @@
 """Programs of several ranks on simulated GPUs, started by torchrun."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -44,6 +42,5 @@ def torchrun(
 
 
 def clocks_mhz(log: Path) -> list[int]:
-    """The clocks that a simulated GPU was given, 0 for the default."""
     lines = map(json.loads, log.read_text().splitlines())
     return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]

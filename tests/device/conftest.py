@@ -1,7 +1,5 @@
 """GPUs through NVML, without a GPU; clock processes; kernels of a simulated GPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import Any
 
 import pytest
 from clock_runs import GpuLog, Start
+from clock_stand_ins import Zeusd
 from fake_nvml import FakeNvml
 from running import HANGS_AFTER_S
 
@@ -18,7 +17,6 @@ from pfo_fs.device.clock_start import ClockOptions
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    """A fake `pynvml` in place of the real module."""
     module = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", module)
     for variable in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
@@ -28,7 +26,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 @pytest.fixture
 def gpu(sim_dir: Path) -> GpuLog:
-    """What is done to simulated GPU `a`."""
     return GpuLog(sim_dir)
 
 
@@ -37,12 +34,7 @@ def start(sim_dir: Path) -> Iterator[Start]:
     """Starts a clock process, of simulated GPU `a` unless another one is named."""
     started: list[ClockProcess] = []
 
-    def start_one(
-        spec: str = "simulated:a",
-        *,
-        start_timeout_s: float = HANGS_AFTER_S,
-        **options: Any,
-    ) -> ClockProcess:
+    def start_one(spec: str = "simulated:a", *, start_timeout_s: float = HANGS_AFTER_S, **options: Any) -> ClockProcess:
         started.append(ClockProcess(spec, ClockOptions(**options), start_timeout_s=start_timeout_s))
         return started[-1]
 
@@ -53,7 +45,22 @@ def start(sim_dir: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def clocks(start: Start) -> ClockProcess:
-    """A clock process that is ready."""
     clocks = start()
     assert clocks.message == ""
     return clocks
+
+
+@pytest.fixture
+def zeusd_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where zeusd is looked for, on a host on which it may run."""
+    for variable in ("PFO_FS_CLOCK_BACKEND", "ZEUSD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "zeusd.sock"))
+    return tmp_path / "zeusd.sock"
+
+
+@pytest.fixture
+def zeusd(zeusd_socket: Path) -> Iterator[Zeusd]:
+    stand_in = Zeusd(zeusd_socket)
+    yield stand_in
+    stand_in.close()

@@ -1,7 +1,5 @@
 """The page shared by training and its clock process."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """`python -m benchmarks.gpu` without a GPU: what its measurements mean, its output, its errors."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

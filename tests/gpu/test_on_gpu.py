@@ -1,7 +1,5 @@
 """What only a real GPU can show. Nothing here changes a setting of the GPU: `python -m pytest -m gpu`."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time
@@ -48,11 +46,6 @@ def busy(torch: Any) -> Any:
     for _ in range(60):
         a = torch.matmul(a, a).clamp(-1, 1)
     return a
-
-
-def test_numbers_arrive_in_order(marks: DriverMarks, page: SharedPage) -> None:
-    reason = self_test(marks, lambda: page.words[PROGRESS])
-    assert not reason
 
 
 def test_a_number_arrives_only_after_the_work_before_it(cuda: Any, marks: DriverMarks, page: SharedPage) -> None:
@@ -121,9 +114,10 @@ def test_a_mark_that_is_captured_is_written_at_each_replay(cuda: Any, marks: Dri
         assert (x[0].item(), page.words[PROGRESS]) == (replays, REPLAYED << TURN_SHIFT | 7)
 
 
-def test_a_page_can_be_given_back_and_taken_again(marks: DriverMarks, page: SharedPage) -> None:
-    marks.page.unregister()
+def test_numbers_arrive_in_order_also_after_a_page_was_given_back(marks: DriverMarks, page: SharedPage) -> None:
     address = ctypes.addressof(ctypes.c_char.from_buffer(page.words)) + 8 * PROGRESS
+    assert not self_test(marks, lambda: page.words[PROGRESS])
+    marks.page.unregister()
     again = open_stream_marks(address, 0)
     reason = self_test(again, lambda: page.words[PROGRESS])
     again.page.unregister()

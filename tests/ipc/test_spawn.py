@@ -1,7 +1,5 @@
 """Processes beside training: they start as training did, whatever that was, and their last words are kept."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import json
@@ -55,12 +53,7 @@ def answer_of(module: str, *, waits: bool = True) -> Any:
     return json.loads(text)
 
 
-# ---- what becomes of processes that are not waited for
-
-
-def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
-    tmp_path: Path, interpreter: Callable[[str], None]
-) -> None:
+def test_an_ended_process_is_reaped_at_the_next_start(tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     interpreter(f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     pid = spawn.start_process("any", {}).pid
     (tmp_path / "go").touch()
@@ -69,9 +62,6 @@ def test_a_process_that_has_ended_is_reaped_when_the_next_one_is_started(
     assert not os.path.exists(f"/proc/{pid}")
     assert pid not in {process.pid for process in spawn._started}
     last.wait()
-
-
-# ---- the same modules
 
 
 TELLS_PATH = "json.dump([sys.path, os.getcwd()], open(given['to_fd'], 'w'))"
@@ -136,7 +126,6 @@ def finds(module: str, file: Path, places: list[str] | None = None) -> str:
 
 
 def starts(module: str, **given: str) -> str:
-    """A program that starts a process, and waits for its end."""
     start = f"from pfo_fs.ipc.spawn import start_process\nchild = start_process({module!r}, {given!r})\n"
     return f"{start}assert child.wait(20) == 0, child.how_it_ended()\n"
 
@@ -201,16 +190,11 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
 
 
-def test_an_interpreter_may_be_named_relative_to_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]
-) -> None:
+def test_an_interpreter_may_be_relative(monkeypatch: pytest.MonkeyPatch, child_module: Callable[[str], str]) -> None:
     module = child_module(TELLS_PATH)
     monkeypatch.chdir(Path(sys.executable).parent)
     monkeypatch.setattr(sys, "executable", f"./{Path(sys.executable).name}")
     assert answer_of(module)[0] == sys.path
-
-
-# ---- no process where there is no interpreter
 
 
 def compiled_main() -> types.ModuleType:
@@ -232,9 +216,7 @@ def compiled_main() -> types.ModuleType:
     ],
     ids=["PyInstaller", "PyOxidizer", "Nuitka", "empty", "None", "missing", "another program"],
 )
-def test_a_program_without_an_interpreter_starts_no_process(
-    monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: object
-) -> None:
+def test_no_interpreter_is_no_process(monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, value: object) -> None:
     if holder is sys.modules:
         monkeypatch.setitem(holder, name, value)
     else:
@@ -244,9 +226,7 @@ def test_a_program_without_an_interpreter_starts_no_process(
         spawn.start_process("any", {})
 
 
-def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
-    tmp_path: Path, interpreter: Callable[[str], None]
-) -> None:
+def test_a_program_that_is_run_again_ends_where_it_imports(tmp_path: Path, interpreter: Callable[[str], None]) -> None:
     (tmp_path / "main.py").write_text("import pfo_fs; open('trained-again', 'w')")
     interpreter(f"cd {tmp_path}; PYTHONPATH={PACKAGE.parent} exec {sys.executable} main.py")
     child = spawn.start_process("any", {})
@@ -255,16 +235,11 @@ def test_an_executable_that_runs_the_program_again_ends_where_it_imports_pfo_fs(
     assert not (tmp_path / "trained-again").exists()
 
 
-# ---- signals
-
-
 KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
 KEPT |= {"SIGTRAP", "SIGSYS", "SIGTERM"}
 
 
-def test_what_a_batch_system_or_a_terminal_sends_does_not_end_or_stop_a_process_from_its_first_moment_on(
-    tmp_path: Path, child_module: Callable[[str], str]
-) -> None:
+def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_module: Callable[[str], str]) -> None:
     module = child_module("while not os.path.exists(given['go']): time.sleep(0.01)")
     go = tmp_path / "go"
     sent = [number for number in signal.valid_signals() if _name(number) not in KEPT]
@@ -281,9 +256,7 @@ def _name(number: int) -> str:
     return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
 
 
-def test_a_process_does_not_inherit_blocked_and_ignored_signals_and_sigterm_waits_until_it_has_a_meaning(
-    child_module: Callable[[str], str],
-) -> None:
+def test_no_process_inherits_blocked_or_ignored_signals_and_sigterm_waits(child_module: Callable[[str], str]) -> None:
     module = child_module(
         """
         import subprocess
@@ -308,10 +281,7 @@ def test_a_process_does_not_inherit_blocked_and_ignored_signals_and_sigterm_wait
     assert found == [[], 1, [signal.SIGTERM], [], ["got it"]]
 
 
-# ---- descriptors
-
-
-@pytest.mark.parametrize("closed", [(0,), (1, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("closed", [(0,), (0, 1, 2)], ids=str)
 def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path: Path, closed: tuple[int, ...]) -> None:
     (tmp_path / "job.py").write_text(
         f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
@@ -337,9 +307,6 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
     assert done.stderr == ""
 
 
-# ---- last words
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -347,17 +314,13 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
         ("os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
     ],
 )
-def test_how_a_process_ended_is_said_with_its_last_words(
-    child_module: Callable[[str], str], body: str, said: str
-) -> None:
+def test_the_end_is_said_with_the_last_words(child_module: Callable[[str], str], body: str, said: str) -> None:
     child = spawn.start_process(child_module(body), {})
     child.wait(HANGS_AFTER_S)
     assert child.how_it_ended() == f" ({said})"
 
 
-def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known(
-    child_module: Callable[[str], str],
-) -> None:
+def test_a_process_outlives_training(child_module: Callable[[str], str], interpreter: Callable[[str], None]) -> None:
     child = spawn.start_process(child_module("time.sleep(60)"), {}, outlives=True)
     pid = wait_for(lambda: child.pid, what="its id")
     parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -365,19 +328,11 @@ def test_a_process_that_outlives_training_is_no_child_of_it_and_its_end_is_known
     child.kill()
     child.wait(20)
     assert child.how_it_ended() == " (without a word, as after SIGKILL)"
-
-
-def test_a_process_that_outlives_training_and_ends_before_it_begins_leaves_its_exit_status(
-    interpreter: Callable[[str], None],
-) -> None:
     interpreter("exit 3")
-    child = spawn.start_process("any", {}, outlives=True)
-    assert child.wait(20) == 3
+    assert spawn.start_process("any", {}, outlives=True).wait(20) == 3, "also of one that ends before it begins"
 
 
-def test_a_file_that_a_program_opens_where_it_had_closed_ours_is_neither_read_nor_closed(
-    child_module: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_file_that_took_the_place_of_ours_is_left_alone(child_module: Callable[[str], str], tmp_path: Path) -> None:
     child = spawn.start_process(child_module("import no_such_package"), {})
     child.wait(HANGS_AFTER_S)
     (tmp_path / "diary").write_text("secret")

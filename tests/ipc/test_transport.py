@@ -1,7 +1,5 @@
 """Packets and messages: what is sent arrives, what is not a message is refused; descriptors that are no longer ours."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket
@@ -22,9 +20,7 @@ from pfo_fs.ipc.system_calls import OwnFile
     st.lists(st.tuples(st.text(min_size=1, max_size=9), st.integers(0, 2000)), max_size=9),
     st.dictionaries(st.integers(0, 99), st.integers(0, 1), max_size=4),
 )
-def test_a_schedule_arrives_as_it_was_sent(
-    number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]
-) -> None:
+def test_a_schedule_arrives_as_sent(number: int, frequencies: list[tuple[str, int]], ranks: dict[int, int]) -> None:
     sent = m.NewSchedule(number=number, plans=[m.RankPlan(frequencies)], ranks=ranks)
     assert transport.decode(transport.encode(sent), m.ToTraining) == sent
 
@@ -95,24 +91,15 @@ def test_every_message_belongs_to_a_direction() -> None:
     assert classes == {*get_args(m.ToHelper), *get_args(m.ToTraining)}
 
 
-# ---- programs close all descriptors that they find, and use the numbers for their own files
-
-
-@pytest.fixture
-def diary(tmp_path: Path) -> Path:
-    path = tmp_path / "diary"
-    path.write_text("secret")
-    return path
-
-
-def is_open(fd: int) -> bool:
-    return os.path.exists(f"/proc/self/fd/{fd}")
-
-
-def test_a_file_of_the_program_stays_open_where_the_number_was_that_of_our_socket(diary: Path) -> None:
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_our_socket_is_closed_once_and_a_file_in_its_place_stays_open(tmp_path: Path, is_ours: bool) -> None:
+    (tmp_path / "diary").write_text("secret")
     ours, theirs = socket.socketpair()
     fd, own = ours.fileno(), OwnFile(ours.fileno())
-    with diary.open() as file:
+    with (tmp_path / "diary").open() as file:
+        if is_ours:
+            own.close_socket(ours)
+            assert theirs.recv(1) == b""
         os.dup2(file.fileno(), fd)
     assert not own.is_open()
     own.close()
@@ -120,17 +107,4 @@ def test_a_file_of_the_program_stays_open_where_the_number_was_that_of_our_socke
         own.close_socket(ours)
     assert os.read(fd, 6) == b"secret"
     os.close(fd)
-    theirs.close()
-
-
-def test_a_descriptor_that_is_still_ours_is_closed_once() -> None:
-    ours, theirs = socket.socketpair()
-    fd, own = ours.fileno(), OwnFile(ours.fileno())
-    own.close_socket(ours)
-    assert not is_open(fd)
-    assert theirs.recv(1) == b""
-    again = os.open(os.devnull, os.O_RDONLY)
-    own.close_socket(ours)
-    assert is_open(again)
-    os.close(again)
     theirs.close()

@@ -7,8 +7,6 @@ the step at which rank 1 ends, `diverges_at` the one at which an epoch ends for 
 scenario: state, measurements, what went wrong.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Power limits from the trainer to the GPU, through real clock processes, and back again whatever happens."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -11,12 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import dropwhile
+from operator import not_
 from pathlib import Path
 from typing import Any
 
 import pytest
 from power_limit_fakes import limits_set
 from running import HANGS_AFTER_S, wait_for
+from torchrun import clocks_mhz
 
 from pfo_fs import power_limit as pl
 from pfo_fs.device.clocks.power_limits import PowerLimits
@@ -54,9 +55,6 @@ def at_200_w(open_limited: Open, sim_dir: Path) -> KnobGpu:
     return gpu
 
 
-# ---- the simulated GPU
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_faster(name: str) -> None:
     model = MODELS[name]
@@ -75,11 +73,9 @@ def test_under_a_limit_an_instruction_draws_that_much_or_less_and_never_gets_fas
     assert A40.coefficients("forward").within(200, 210).power_w(1740) == pytest.approx(200, abs=0.1)
 
 
-# ---- through the clock process
-
-
-def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: Path) -> None:
+def test_limits_are_set_and_restored_at_the_close_and_clocks_left_alone(open_limited: Open, sim_dir: Path) -> None:
     SimulatedGpu("a").set_power_limit_w(450)  # the site's own, say
+    SimulatedGpu("a").lock_clock_mhz(900)
     (sim_dir / "a.log").unlink()
     gpu = open_limited()
     assert gpu.bounds()[:2] == (100, 500)
@@ -88,20 +84,12 @@ def test_limits_are_set_and_restored_at_the_close(open_limited: Open, sim_dir: P
     gpu.settle(time.monotonic() + HANGS_AFTER_S)  # at its end, a process that has requests to read may repeat one
     gpu.close()
     assert limits_set(sim_dir) == [300, 200, 450]
-
-
-def test_a_clock_process_for_limits_leaves_clocks_alone(open_limited: Open, sim_dir: Path) -> None:
-    SimulatedGpu("a").lock_clock_mhz(900)
-    gpu = open_limited()
-    gpu.close()
     assert "reset" not in (sim_dir / "a.log").read_text()
 
 
-def clocks_set(sim_dir: Path, name: str = "a") -> list[int]:
-    """The clocks that a simulated GPU was given, in MHz, 0 for a reset; those before the first lock are left out."""
-    lines = map(json.loads, (sim_dir / f"{name}.log").read_text().splitlines())
-    found = [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
-    return found[next((i for i, mhz in enumerate(found) if mhz), len(found)) :]
+def clocks_set(sim_dir: Path) -> list[int]:
+    """The clocks that simulated GPU `a` was given, in MHz, 0 for a reset; those before the first lock are left out."""
+    return list(dropwhile(not_, clocks_mhz(sim_dir / "a.log")))
 
 
 def kill_all(gpu: KnobGpu) -> None:
@@ -119,9 +107,7 @@ def kill_all(gpu: KnobGpu) -> None:
         (350, [350, 350, 300, 350]),  # another process has set it since
     ],
 )
-def test_a_limit_that_a_killed_job_has_left_behind_is_not_taken_for_the_sites_own(
-    open_limited: Open, sim_dir: Path, in_force: int, then: list[int]
-) -> None:
+def test_a_left_limit_is_not_the_sites_own(open_limited: Open, sim_dir: Path, in_force: int, then: list[int]) -> None:
     gpu = open_limited()
     for level in (250, 200):
         gpu.set_level(level)
@@ -155,9 +141,7 @@ def test_without_a_gpu_there_is_a_reason_and_nothing_hangs(open_limited: Open, s
     gpu.restore()
 
 
-def test_the_helper_restores_the_limit_where_training_does_not_notice_the_death_of_the_clock_process(
-    open_limited: Open, sim_dir: Path, tmp_path: Path
-) -> None:
+def test_the_helper_restores_a_limit_if_training_cannot(open_limited: Open, sim_dir: Path, tmp_path: Path) -> None:
     """As when training and its clock process are killed at once."""
     gpu = at_200_w(open_limited, sim_dir)
 
@@ -198,9 +182,7 @@ def test_a_limit_is_in_force_once_it_has_settled(open_limited: Open, sim_dir: Pa
     assert gpu.check() == ""
 
 
-def test_the_old_limit_is_noted_before_a_new_one_is_set(
-    open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_limit_is_noted_first(open_limited: Open, sim_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:2")
     gpu = SimulatedGpu("a")
     limits = PowerLimits(gpu, GpuUndo(gpu).limit)
@@ -264,8 +246,6 @@ time.sleep(60)
     [
         ("alone", signal.SIGKILL, "power_limit"),
         ("forked", signal.SIGKILL, "power_limit"),
-        ("alone", signal.SIGTERM, "power_limit"),
-        ("alone", signal.SIGINT, "power_limit"),
         ("exception", None, "power_limit"),
         ("alone", signal.SIGKILL, "clock"),
     ],
@@ -287,9 +267,6 @@ def test_limit_or_clock_is_back_after_the_trainers_death(
     finally:
         if child > 0:
             os.kill(child, signal.SIGKILL)
-
-
-# ---- the monitor
 
 
 def test_a_window_has_the_time_and_energy_of_each_gpu() -> None:
@@ -325,23 +302,13 @@ def test_windows_that_do_not_match_are_errors() -> None:
         EnergyMonitor([0], specs=["none"])
 
 
-# ---- the optimizer on them
-
-
-@pytest.mark.parametrize("event", ["death", "failure"])
-def test_a_choice_that_is_not_in_force_any_more_is_one_warning(
-    sim_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, event: str
-) -> None:
-    if event == "failure":
-        monkeypatch.setenv("PFO_FS_SIM_FAULT", "limit:4")  # tried, 500, 200, and then the choice
+def test_a_choice_not_in_force_any_more_is_one_warning(sim_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
     options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
     with GlobalPowerLimitOptimizer(monitor, Time(), **options) as optimizer:
         while not isinstance(optimizer.state, Done):
             optimizer.on_step_begin()
-        optimizer.state = Done(300)  # another than the last one, so that it must be set
-        if event == "death":
-            os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
+        os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
         wait_for(lambda: (optimizer.on_step_begin(), isinstance(optimizer.state, Off))[1])
         for _ in range(5):
             optimizer.on_step_begin()
@@ -368,9 +335,6 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
             optimizer.on_step_begin()
     assert [(m.level, m.energy, m.time) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
     monitor.log_file.close()
-
-
-# ---- `knob="clock"`: the same optimizer sets a clock on all GPUs in place of a power limit
 
 
 STEPS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
@@ -407,6 +371,7 @@ def test_clocks_are_measured_the_best_is_set_and_the_default_is_back_in_the_end(
     assert clocks_set(sim_dir)[:4] == [1410, 1110, 810, 510]
     assert clocks_set(sim_dir)[-1] == 0
     assert limits_set(sim_dir) == []
+    wait_for(path.exists, what="the profile")  # the optimizer waits for two seconds, and a slow disk takes longer
     assert [m["clock"] for m in json.loads(path.read_text())["measurements"]] == [1410, 1110, 810, 510]
 
 
@@ -426,9 +391,6 @@ def test_where_levels_cannot_be_set_there_is_one_warning_and_training_goes_on(
     name, what = {"clock": ("clock", "Clocks"), "power_limit": ("power limit", "Power limits")}[knob]
     assert said == [f"{name}: {optimizer.state.reason}. {what} are left alone, and training goes on"]
     assert fault == "permission" or clocks_set(sim_dir)[-1] == 0
-
-
-# ---- metrics
 
 
 def test_metrics_say_what_a_step_took(sim_dir: Path) -> None:

@@ -72,8 +72,6 @@ class Interrupted(Watched):
 
 @dataclass
 class At:
-    """A directory in which the job `job` may lie."""
-
     shared: SharedDirectory
 
     @property
@@ -142,20 +140,7 @@ def a_job_is_there(at: At) -> bool:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "Files.publish": Operation(lambda at: at.files.publish("a", b"new"), lambda at: at.files.publish("a", b"older")),
-    "Files.claim": Operation(lambda at: at.files.claim("a", b"first"), rival=lambda at: at.files.claim("a", b"rival")),
     "Files.make_name": Operation(lambda at: at.files.make_name("a")),
-    "Files.claim_each": Operation(
-        lambda at: at.files.claim_each("d", ["a", "b"], b"first"), lambda at: at.files.make_folder("d")
-    ),
-    "Files.make_folder": Operation(lambda at: at.files.make_folder("d")),
-    "Files.remove": Operation(lambda at: at.files.remove("a"), lambda at: at.files.publish("a", b"1")),
-    "Files.move": Operation(
-        lambda at: at.files.names_if_there("d") is None or at.files.move("d", "e"), lambda at: at.files.make_folder("d")
-    ),
-    "Files.remove_stale_temporaries": Operation(
-        lambda at: at.files.remove_stale_temporaries(""), lambda at: stale(at.files, "")
-    ),
     "SharedDirectory.make_folders": Operation(lambda at: at.shared.make_folders()),
     "SharedDirectory.create_job": Operation(make, settled=a_job_is_there),
     "SharedDirectory.archive": Operation(lambda at: "job" in at.shared.job_ids() and at.shared.archive("job"), make),
@@ -200,8 +185,11 @@ OPERATIONS: dict[str, Operation] = {
         lambda at: at.job.remove_stale_temporaries(), lambda at: stale(at.files, at.job.path)
     ),
 }
-COVERED_BY_ANOTHER = {"Files.open_lock", "Files.now_s"}
-"""To register a rank opens a lock; `now_s` makes a temporary file as `publish` does, and removes it."""
+COVERED_BY_ANOTHER = {
+    f"Files.{name}"
+    for name in "open_lock now_s publish claim claim_each make_folder remove move remove_stale_temporaries".split()
+}
+"""What the operations above do; `now_s` makes a temporary file as `publish` does, and removes it."""
 ONLY_READ = set(
     """
     Files.changed_s JobFolder.last_sign_s

@@ -100,9 +100,8 @@ def write(folder: JobFolder, infos: list[RankInfo], clocks: dict[int, int] | Non
     folder.write_rank_files(number, infos)
 
 
-def rank_file(root: Path, folder: JobFolder, rank: int, number: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / folder.path / "sched" / str(number) / f"{rank}.json").read_text())
-    return found
+def rank_file(root: Path, folder: JobFolder, rank: int) -> dict[str, Any]:
+    return dict(json.loads((root / folder.path / f"sched/0/{rank}.json").read_text()))
 
 
 def test_ranks_of_a_stage_that_differ_get_files_of_their_own_and_a_number_is_committed_once(tmp_path: Path) -> None:
@@ -119,16 +118,9 @@ def test_ranks_of_a_stage_that_differ_get_files_of_their_own_and_a_number_is_com
 def test_a_person_finds_the_schedule_of_a_rank_under_its_number(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 2, dp=3), rank_infos(2, dp=3)
     write(folder, infos, {5: 900})
-    assert rank_file(tmp_path, folder, 5)["body"] == {
-        "number": 0,
-        "start_step": 40,
-        "until": 49,
-        "after": -1,
-        "turns": [],
-        "ranks": [5],
-        "frequencies": [["forward", 900]],
-        "stages": None,
-    }
+    body = rank_file(tmp_path, folder, 5)["body"]
+    assert (body["number"], body["start_step"], body["until"], body["ranks"]) == (0, 40, 49, [5])
+    assert body["frequencies"] == [["forward", 900]]
     assert rank_file(tmp_path, folder, 1)["body"]["ranks"] == [0, 1, 2]
     text = (tmp_path / folder.path / "sched/0/5.json").read_text()
     assert '\n "start_step": 40,' in text

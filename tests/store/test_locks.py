@@ -40,7 +40,6 @@ def hanging(files: Files, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading
 
 
 def held(files: Files, path: str = "lock") -> bool:
-    """Whether a lock can be had now."""
     with locks.courtesy_lock(files, path, timeout_s=0.0) as got:
         return got
 
@@ -101,9 +100,6 @@ def test_what_is_no_plain_file_is_no_lock_and_none_is_made_outside(files: Files,
     for path in ("ranks/.0.lock", "fifo", "folder"):
         assert not held(files, path)
     assert not list(outside.iterdir())
-
-
-# ---- waiting for changes
 
 
 @pytest.fixture

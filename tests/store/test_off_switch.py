@@ -1,5 +1,4 @@
-"""The switch: a name in `off/`, whatever it is the name of; a directory that was removed, and one that only cannot be
-seen."""
+"""The switch: a name in `off/`, whatever that is; a directory that was removed, or only cannot be seen."""
 
 import errno
 import os
@@ -80,19 +79,16 @@ def refuses_to_open(number: int, *names: str) -> Calls:
     return Calls(open=refuses(number, os.open, lambda path, *_, **__: path in names))
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EKEYEXPIRED], ids=errno.errorcode.get)
-@pytest.mark.parametrize("around", ["root", "jobs", "."])
-def test_a_directory_that_refuses_around_the_switch_too_switches_nothing(root: Path, number: int, around: str) -> None:
-    """As a network file system does once the user's ticket has expired; it may still answer for some folders."""
+EXPIRED = [(number, at) for number in (errno.EACCES, errno.EPERM, errno.EKEYEXPIRED) for at in ("root", "jobs", ".")]
+TROUBLE = [(number, "off") for number in (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)]
+
+
+@pytest.mark.parametrize(("number", "around"), [*EXPIRED, *TROUBLE])
+def test_trouble_or_a_refusal_also_around_the_switch_switches_nothing(root: Path, number: int, around: str) -> None:
+    """Network file systems refuse once the user's ticket has expired; they may still answer for some folders."""
     names = ("off", str(root) if around == "root" else around)
     with pytest.raises(StoreError):
         OffSwitch(Files(root, calls=refuses_to_open(number, *names))).read()
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
-def test_trouble_of_the_file_system_switches_nothing(root: Path, number: int) -> None:
-    with pytest.raises(StoreError):
-        OffSwitch(Files(root, calls=refuses_to_open(number, "off"))).read()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
@@ -111,9 +107,6 @@ def test_a_full_file_system_can_be_switched_off_and_on(root: Path, number: int, 
     assert switch.about("all") == ""
     assert switch.turn_on("all")
     assert {path for path in root.rglob("*") if path.suffix != ".lock"} == records
-
-
-# ---- removed, or only not to be seen
 
 
 Seen = tuple[Presence, str, Calls]
@@ -190,9 +183,7 @@ def _on_another_mount(found: os.stat_result) -> os.stat_result:
 @pytest.mark.parametrize(
     "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
 )
-def test_a_mount_that_is_missing_at_the_directory_or_above_it_is_no_removal(
-    root: Path, seen: Seen, remove: Callable[[Path], object]
-) -> None:
+def test_a_missing_mount_is_no_removal(root: Path, seen: Seen, remove: Callable[[Path], object]) -> None:
     presence, job_id, calls = seen
     remove(root)
     calls.stat = lambda path, **_: _on_another_mount(os.stat(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from jobs import leader_body, make_job, rank_body
-from replaced_calls import leave_behind
+from replaced_calls import leave_behind, refuses
 
 from pfo_fs.errors import NotShared, RecordError, StoreUnavailable
 from pfo_fs.store import Files, SharedDirectory, mount_of
@@ -45,12 +45,9 @@ def test_locks_that_do_nothing_change_nothing(tmp_path: Path, monkeypatch: pytes
     assert list(folder.register_ranks([rank_body(0, "second")])) == [0]
 
 
-@pytest.mark.parametrize("error", [OSError(37, "ENOLCK"), OSError(95, "EOPNOTSUPP"), OSError(38, "ENOSYS")])
-def test_a_file_system_may_be_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_may_be_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr("fcntl.flock", refuses(number))
     with courtesy_lock(Files(tmp_path), "x.lock") as held:
         assert not held
 
@@ -123,7 +120,6 @@ def take_over(shared: SharedDirectory) -> int:
 
 
 def fresh(shared: SharedDirectory) -> SharedDirectory:
-    """The same directory, as another daemon sees it."""
     return SharedDirectory(Files(shared.files.root))
 
 
@@ -169,11 +165,7 @@ def test_a_leader_counts_once_its_record_can_be_read(shared: SharedDirectory, mo
     take_over(daemon)
     take_over(fresh(shared))
     given = os.read
-
-    def refused(*_: object) -> bytes:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(SystemCalls, "read", staticmethod(refused))
+    monkeypatch.setattr(SystemCalls, "read", staticmethod(refuses(errno.EPERM)))
     assert {daemon.leaders.poll()[0] for _ in range(20)} == {1}
     monkeypatch.setattr(SystemCalls, "read", staticmethod(given))
     assert 2 in [daemon.leaders.poll()[0] for _ in range(20)]

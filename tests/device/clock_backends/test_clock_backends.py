@@ -1,7 +1,6 @@
 """What each way to set clocks must do, over stand-ins for zeusd and sudo, and what is particular to these two."""
 
-from __future__ import annotations
-
+import errno
 import grp
 import os
 import re
@@ -15,6 +14,7 @@ import pytest
 from clock_stand_ins import Sudo, Zeusd
 from fake_amdsmi import ADDRESSES, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
+from replaced_calls import refuses
 from running import HANGS_AFTER_S, wait_for
 
 from pfo_fs.device.clock_backends.sudo import GROUP, SudoBackend
@@ -25,6 +25,7 @@ from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import BackedGpu, open_gpu
 from pfo_fs.errors import DeviceError, DevicePermissionError
 
+pytestmark = pytest.mark.usefixtures("zeusd_socket")
 GPU = 1  # NVML's index of the GPU whose clocks are set
 PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
 
@@ -103,11 +104,10 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     made.close()
 
 
-# ---- the contract
-
-
 def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
     backend = bench.backend()
+    assert backend.why_not() == ""
+    assert bench.calls_begun() == 0, "to look changes nothing"
     for changes, call in (
         ([900], lambda: backend.lock_clock_mhz(900)),
         ([900, 1410], lambda: backend.lock_clock_mhz(1410)),
@@ -118,7 +118,10 @@ def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench
         assert bench.clock_changes() == changes
     backend.set_power_limit_w(237.5)
     assert bench.limit_w() == 237.5
-    backend.close()
+    begun = bench.calls_begun()
+    for _ in range(2):
+        backend.close()
+    assert bench.calls_begun() == begun
 
 
 def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(bench: Bench) -> None:
@@ -132,14 +135,6 @@ def test_a_change_that_is_refused_is_a_device_error_that_names_gpu_and_clock(ben
         backend.set_power_limit_w(200)
     assert bench.clock_changes() == []
     backend.close()
-
-
-def test_discovery_and_closing_change_nothing(bench: Bench) -> None:
-    backend = bench.backend()
-    assert backend.why_not() == ""
-    backend.close()
-    backend.close()
-    assert bench.calls_begun() == 0
 
 
 def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_their_default(bench: Bench) -> None:
@@ -156,9 +151,6 @@ def test_calls_to_a_driver_that_hangs_are_given_up_in_time_and_clocks_end_at_the
     backend.reset_clocks()
     assert bench.clock_changes()[-1] == 0
     backend.close()
-
-
-# ---- the choice
 
 
 @pytest.fixture
@@ -200,11 +192,9 @@ def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNv
     gpu.close()
 
 
-def test_an_amd_gpu_is_set_through_zeusd_and_all_its_clocks_are_reset_together(
-    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())
-    zeusd.offer["gpus"][GPU]["pci_address"] = ADDRESSES[0]
+    zeusd.offer["gpus"][0]["pci_address"] = ADDRESSES[0]
     gpu = BackedGpu(AmdGpu(ADDRESSES[0]), "zeusd")
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(900)
@@ -213,19 +203,14 @@ def test_an_amd_gpu_is_set_through_zeusd_and_all_its_clocks_are_reset_together(
     ]  # fmt: skip
 
 
-def test_a_power_limit_that_is_the_first_change_chooses_without_a_reset_of_the_clocks(
-    nvml: FakeNvml, zeusd: Zeusd
-) -> None:
+def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(nvml: FakeNvml, zeusd: Zeusd) -> None:
     gpu = gpu_with("auto")
     gpu.set_power_limit_w(gpu.power_limit_w())
     assert zeusd.done == [(GPU, "set_power_limit", {"power_limit_mw": 400_000})]
     gpu.close()
 
 
-def test_a_limit_in_place_of_a_clock_goes_the_first_way_that_works(
-    nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PFO_FS_RUN_DIR", str(tmp_path))
+def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml, zeusd: Zeusd, sim_dir: Path) -> None:
     gpu = open_gpu(f"nvml:{UUIDS[GPU]}", POWER_CAP)
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(705)
@@ -275,9 +260,6 @@ def test_none_measures_only(nvml: FakeNvml) -> None:
     gpu.close()
 
 
-# ---- zeusd: the requests of Zeus's own client, the right GPU
-
-
 def test_requests_are_those_of_zeus_own_client(zeusd: Zeusd) -> None:
     """Which also shows that Zeus's client accepts the stand-in of these tests."""
     pytest.importorskip("zeus", reason="needs Zeus, with which it compares")
@@ -306,13 +288,6 @@ def test_requests_are_those_of_zeus_own_client(zeusd: Zeusd) -> None:
     assert len(done) == 3
 
 
-def test_the_gpu_is_found_by_its_pci_address(zeusd: Zeusd) -> None:
-    """An index that means another GPU in a container would change the clock of another job."""
-    zeusd.offer["gpus"].append(zeusd.offer["gpus"].pop(0))
-    ZeusdBackend(PLACE).lock_clock_mhz(900)
-    assert [number for number, _, _ in zeusd.done] == [GPU]
-
-
 OFFER = {"gpus": [{"id": GPU, "name": "NVIDIA A100"}], "enabled_api_groups": ["gpu-control"], "auth_required": False}
 
 
@@ -327,9 +302,7 @@ OFFER = {"gpus": [{"id": GPU, "name": "NVIDIA A100"}], "enabled_api_groups": ["g
         (b"nonsense", "is not zeusd"),
     ],
 )
-def test_a_zeusd_that_does_not_offer_the_gpu_is_a_reason_with_the_remedy(
-    zeusd: Zeusd, offer: object, reason: str
-) -> None:
+def test_a_zeusd_without_the_gpu_is_a_reason_with_the_remedy(zeusd: Zeusd, offer: object, reason: str) -> None:
     zeusd.offer = offer
     assert reason in ZeusdBackend(PLACE).why_not()
     with pytest.raises(DeviceError):
@@ -337,9 +310,7 @@ def test_a_zeusd_that_does_not_offer_the_gpu_is_a_reason_with_the_remedy(
     assert zeusd.done == []
 
 
-def test_a_zeusd_that_requires_a_token_gets_that_of_the_environment(
-    zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zeusd_with_tokens_gets_that_of_the_environment(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
     zeusd.offer["auth_required"] = True
     monkeypatch.setenv("ZEUSD_TOKEN", "secret")
     assert ZeusdBackend(PLACE).why_not() == ""
@@ -356,24 +327,15 @@ def test_a_refusal_has_the_status_and_the_text_of_zeusd(zeusd: Zeusd, status: in
     assert type(caught.value) is kind
 
 
-def test_a_socket_that_is_missing_or_left_over_or_forbidden_is_a_reason_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zeusd.sock"
     backend = ZeusdBackend(PLACE, path=str(path))
     assert "has no socket" in backend.why_not()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     assert "is left over; the operator starts zeusd" in backend.why_not()
-
-    def forbidden(self: socket.socket, address: str) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(socket.socket, "connect", forbidden)
+    monkeypatch.setattr(socket.socket, "connect", refuses(errno.EACCES))
     assert "--socket-gid" in backend.why_not()
-
-
-# ---- sudo
 
 
 @pytest.fixture
@@ -391,9 +353,7 @@ def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
         ("fails", "", DeviceError, r"failed with 2 \(Provided value is not valid\)"),
     ],
 )
-def test_what_sudo_or_nvidia_smi_refuses_is_an_error_that_says_why(
-    sudo: Sudo, file: str, why_not: str, kind: type[DeviceError], problem: str
-) -> None:
+def test_a_refusal_of_sudo_says_why(sudo: Sudo, file: str, why_not: str, kind: type[DeviceError], problem: str) -> None:
     (sudo.folder / file).touch()
     backend = SudoBackend(PLACE, asked=True)
     found = backend.why_not()
@@ -406,9 +366,7 @@ def test_what_sudo_or_nvidia_smi_refuses_is_an_error_that_says_why(
         backend.set_power_limit_w(200)
 
 
-def test_without_being_asked_sudo_is_left_alone_unless_the_user_is_in_the_group(
-    sudo: Sudo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sudo_is_left_alone_unless_asked_or_by_a_user_of_the_group(sudo: Sudo, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused call of sudo would be logged, and mailed to the operator by each rank of each job."""
     (sudo.folder / "refuses").touch()
     assert f"not in the group {GROUP}" in SudoBackend(PLACE, asked=False).why_not()

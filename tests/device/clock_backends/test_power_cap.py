@@ -1,7 +1,5 @@
 """Power limits in place of clocks: about the clock that was asked for, and the limit of before on every way back."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -31,9 +29,7 @@ pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("A100", 1.0, 1.75), ("A40", 0.85, 1.1)])
-def test_a_limit_picks_about_the_clock_from_the_power_that_was_measured(
-    monkeypatch: pytest.MonkeyPatch, name: str, least: float, most: float
-) -> None:
+def test_a_limit_picks_about_the_clock(monkeypatch: pytest.MonkeyPatch, name: str, least: float, most: float) -> None:
     """The simulated A40 is at its power limit from 1,440 MHz on."""
     monkeypatch.setenv("PFO_FS_SIM_MODEL", name)
     model, gpu = MODELS[name], open_gpu("simulated:a", POWER_CAP)

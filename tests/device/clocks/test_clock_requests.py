@@ -1,7 +1,5 @@
 """Which clock is wanted in steps that have one clock each, as the device gets through them."""
 
-from __future__ import annotations
-
 import pytest
 from fake_clocks import MS, Device, FakeClocks
 

@@ -1,19 +1,17 @@
 """How long calls take and wait, how many a GPU may make, and the turns that clock processes of a host take."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running import HANGS_AFTER_S, Processes
+from replaced_calls import refuses
+from running import HANGS_AFTER_S
 
 from pfo_fs.device.clocks import driver_calls
 from pfo_fs.device.clocks.driver_calls import BUSY_SHARE, MOST_READS_PER_S, DriverCalls, HostDriver, driver_file
@@ -28,22 +26,15 @@ def calls_of(gpus: int = 1, calls_per_s: float | None = None) -> DriverCalls:
     return calls
 
 
-def downs_in(calls: DriverCalls, seconds: int) -> int:
-    """The number of changes down and up again that are made within some seconds, if one is wanted all the time."""
-    made = 0
-    for ms in range(seconds * 1000):
-        if calls.allows_down(100 * S + ms * MS):
-            calls.called(100 * S + ms * MS, CALL_NS)
-            calls.called(100 * S + ms * MS, CALL_NS)
-            made += 1
-    return made
-
-
 @pytest.mark.parametrize(("gpus", "calls_per_s"), [(1, None), (8, None), (4, 20.0)])
-def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_most(
-    gpus: int, calls_per_s: float | None
-) -> None:
-    made = gpus * 2 * downs_in(calls_of(gpus, calls_per_s), 20)
+def test_calls_of_all_gpus_take_a_share_of_the_drivers_time_at_most(gpus: int, calls_per_s: float | None) -> None:
+    """A change down and up again is wanted all the time, for 20 s."""
+    calls, made = calls_of(gpus, calls_per_s), 0
+    for now_ns in range(100 * S, 120 * S, MS):
+        if calls.allows_down(now_ns):
+            calls.called(now_ns, CALL_NS)
+            calls.called(now_ns, CALL_NS)
+            made += 2 * gpus
     room = 20 * (calls_per_s or BUSY_SHARE * S / CALL_NS)
     assert 0.75 * room <= made <= room, "of five calls a second, four make two changes"
 
@@ -53,9 +44,7 @@ def test_the_calls_of_all_gpus_keep_the_driver_busy_for_a_share_of_the_time_at_m
     gpus=st.integers(1, 8),
     waits_ns=st.lists(st.tuples(st.integers(0, S), st.integers(0, S)), min_size=1, max_size=60),
 )
-def test_no_second_has_more_calls_than_the_limit(
-    calls_per_s: float, gpus: int, waits_ns: list[tuple[int, int]]
-) -> None:
+def test_no_second_has_more_calls_than_allowed(calls_per_s: float, gpus: int, waits_ns: list[tuple[int, int]]) -> None:
     """A clock goes down as soon as it may, and up again later; of a GPU's calls, two always fit into a second."""
     calls, now_ns, made_ns = calls_of(gpus, calls_per_s), S, []
     for before_ns, low_ns in waits_ns:
@@ -75,9 +64,7 @@ def test_no_second_has_more_calls_than_the_limit(
     st.integers(0, 1 << 40),
     st.integers(1, 512),
 )
-def test_no_values_lead_to_an_error_or_to_a_budget_that_stays_empty(
-    calls_per_s: float | None, call_ns: int, gpus: int
-) -> None:
+def test_no_values_lead_to_an_error_or_an_empty_budget(calls_per_s: float | None, call_ns: int, gpus: int) -> None:
     calls = DriverCalls(call_ns, calls_per_s)
     calls.gpus = gpus
     calls.allows_down(S)
@@ -108,55 +95,22 @@ def test_a_call_takes_the_median_of_the_last_ones_and_waits_as_most_of_them_did(
     assert calls.queue_ns == 0
 
 
-# ---- taking turns
-
-
-HOLDS = """
-import sys, time
-from pfo_fs.device.clocks.driver_calls import HostDriver
-driver = HostDriver(sys.argv[1])
-if sys.argv[2] == "locked":
-    turn = driver.access()
-    turn.__enter__()
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", HANGS_AFTER_S * 1e9)
     return str(tmp_path / "driver")
 
 
-def start(processes: Processes, path: str, how: str) -> Any:
-    process: Any = processes.python("-c", HOLDS, path, how)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_each_process_counts_the_others_until_they_are_killed(
-    processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_counted_until_their_processes_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_COUNT_EVERY_NS", 0)
-    driver = HostDriver(path)
-    others = [start(processes, path, "free") for _ in range(2)]
+    driver, *others = (HostDriver(path) for _ in range(3))
     with driver.access():
         assert driver.gpus == 3
-    for process in others:
-        process.kill()
-        process.wait()
+    for other in (*others, others[0]):
+        other.close()
     with driver.access():
         assert driver.gpus == 1
-
-
-def test_one_that_is_closed_does_not_count_and_its_place_is_taken_again(path: str) -> None:
-    first, second = HostDriver(path), HostDriver(path)
-    assert first.others() == 1
-    second.close()
-    second.close()
-    assert first.others() == 0
-    assert HostDriver(path).others() == 1
+    assert HostDriver(path).others() == 1, "its place is taken again"
 
 
 def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) -> None:
@@ -187,13 +141,10 @@ def test_a_call_waits_for_that_of_another_gpu_and_knows_for_how_long(path: str) 
         assert second.waited_ns < driver_calls._PATIENCE_NS
 
 
-def test_a_process_whose_driver_hangs_does_not_stop_the_others(
-    processes: Processes, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_driver_stops_no_other(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_calls, "_PATIENCE_NS", 20_000_000)
-    start(processes, path, "locked")
-    driver = HostDriver(path)
-    with driver.access():
+    hangs, driver = HostDriver(path), HostDriver(path)
+    with hangs.access(), driver.access():
         pass
     assert driver.waited_ns >= 20_000_000
 
@@ -217,29 +168,20 @@ def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, what: str) -> 
     assert elsewhere.read_bytes() == b"mine"
 
 
-def test_a_file_of_another_user_is_not_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
+    path = driver_file()
+    assert path == str(tmp_path / f"pfo-fs-driver-{os.geteuid()}")
     mine = HostDriver(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     other = HostDriver(path)
     assert (mine.others(), other.others()) == (0, 0)
 
 
-def test_the_file_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path))
-    path = driver_file()
-    assert path == str(tmp_path / f"pfo-fs-driver-{os.geteuid()}")
-    HostDriver(path).close()
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-
-
-def test_where_files_cannot_be_locked_a_process_goes_on_alone_at_once(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
+def test_where_files_cannot_be_locked_a_process_goes_on_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = HostDriver(path)
-    monkeypatch.setattr(driver_calls.fcntl, "flock", refuse)
+    monkeypatch.setattr(driver_calls.fcntl, "flock", refuses(errno.ENOLCK))
     for _ in range(2):
         with driver.access():
             assert driver.waited_ns < driver_calls._PATIENCE_NS

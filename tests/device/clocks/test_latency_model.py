@@ -1,7 +1,5 @@
 """When clocks act, learned from what instructions take around changes of the clock."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 
@@ -43,7 +41,6 @@ class Bench:
         self.now_ns += SETTLED_NS + MS
 
     def set(self, mhz: int, waited_ns: int = 0) -> None:
-        """Sets a clock; its call returns now."""
         self.model.calls.called(self.now_ns, CALL_NS, waited_ns)
         self.model.clock_was_set(self.now_ns, mhz, waited_ns)
 
@@ -64,9 +61,6 @@ def took(late_ns: float, own_ns: int, other_ns: int) -> int:
     return round(late_ns + (1 - late_ns / other_ns) * own_ns)
 
 
-# ---- one change
-
-
 @given(st.integers(0, 85 * MS), st.booleans())
 def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> None:
     bench = Bench()
@@ -84,9 +78,7 @@ def test_an_instruction_shows_when_its_clock_acted(acts_ns: int, up: bool) -> No
     ("returns_ms", "acts_ms", "low_ms", "high_ms"),
     [(100, 110, 8, 12), (100, 170, 30, 999), (50, 47, 0, 1)],  # before the end, after it, before the call returns
 )
-def test_an_instruction_in_which_the_next_clock_was_set_shows_whether_it_acted_before_the_end(
-    returns_ms: int, acts_ms: int, low_ms: int, high_ms: int
-) -> None:
+def test_the_next_clock_shows_in_an_instruction(returns_ms: int, acts_ms: int, low_ms: int, high_ms: int) -> None:
     bench = Bench()
     for _ in range(20):
         bench.settle(900)
@@ -112,9 +104,6 @@ def test_of_gpus_that_compute_together_the_first_one_slows_down_and_the_last_one
         bench.model.ran(0, began_ns, began_ns + took_ns)
         bench.now_ns = began_ns + took_ns
     assert bench.middle_ns(own_mhz) == pytest.approx(20 * MS, abs=1.5 * MS)
-
-
-# ---- several changes
 
 
 def test_an_instruction_in_which_two_unknown_clocks_may_act_teaches_nothing() -> None:
@@ -144,23 +133,13 @@ def test_the_time_for_which_the_next_clock_has_acted_before_the_end_is_counted()
     assert bench.middle_ns(900) == pytest.approx(20 * MS, abs=2 * MS)
 
 
-# ---- what is doubtful
-
-
-def noisy(acts_ns: int, changes: int) -> Bench:
-    """What is learned if durations scatter by 2 %, of a clock that acts this long after the begin."""
-    bench, rnd = Bench(steady=False), random.Random(1)
-    own_ns = round(1.15 * FAST_NS)
+def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
+    bench, rnd, own_ns = Bench(steady=False), random.Random(1), round(1.15 * FAST_NS)
     for _ in range(40):
         bench.steadily(0, 1410, round(FAST_NS * rnd.gauss(1, 0.02)))
         bench.steadily(0, 1305, round(own_ns * rnd.gauss(1, 0.02)))
-    for _ in range(changes):
-        bench.change(1410, 1305, round(took(acts_ns, own_ns, FAST_NS) * rnd.gauss(1, 0.02)))
-    return bench
-
-
-def test_a_latency_that_few_changes_have_shown_is_not_known() -> None:
-    bench = noisy(40 * MS, 2)
+    for _ in range(2):
+        bench.change(1410, 1305, round(took(40 * MS, own_ns, FAST_NS) * rnd.gauss(1, 0.02)))
     assert not bench.model.learned_s
     assert not bench.model.knows(1305)
 
@@ -207,9 +186,6 @@ def test_whatever_is_observed_a_latency_is_neither_negative_nor_endless(observed
     assert all(0 <= 1e9 * latency_s <= SETTLED_NS for latency_s in bench.model.learned_s.values())
     latency = bench.model.latency(900)
     assert 0 <= latency.low_ns <= latency.middle_ns <= latency.high_ns <= SETTLED_NS
-
-
-# ---- clocks of which little is known
 
 
 def test_the_default_clock_acts_like_the_highest() -> None:

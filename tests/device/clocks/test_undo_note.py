@@ -1,7 +1,5 @@
 """Where the notes lie of what is to be put back, whoever else is on the host."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +27,7 @@ def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("taken", TAKEN)
-def test_a_note_is_read_and_removed_although_another_user_has_taken_the_name_of_its_folder(
-    name: Path, taken: str
-) -> None:
+def test_a_note_is_read_and_removed_although_another_user_took_the_name_of_its_folder(name: Path, taken: str) -> None:
     TAKEN[taken](name)
     limit_note("GPU-1").write(400, 200)
     left = limit_note("GPU-1").leftover()

@@ -6,11 +6,8 @@ A kind that ends with `-` may not be set. Rank 0 leaves FOLDER/said.json, a JSON
 each part, and what `pfo-fs doctor` has found.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
-import logging
 import os
 import sys
 import time
@@ -19,22 +16,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fake_nvml import UUIDS
+from logged import warnings_of
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 import pfo_fs
 from pfo_fs.doctor.checks import check_node
 from pfo_fs.power_limit import GlobalPowerLimitOptimizer
 
-STEPS = 60
-
-
-class Keep(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+STEPS = 40
 
 
 def pipeline(folder: str) -> None:
@@ -67,7 +56,7 @@ def loads(folder: str) -> None:
 def main(folder: Path, kinds: list[str]) -> None:
     dist.init_process_group("gloo")
     os.environ["PFO_FS_GPU"] = f"nvml:{UUIDS[dist.get_rank()]}"
-    library, said = ctypes.CDLL("libnvidia-ml.so.1"), {}
+    library, said, told = ctypes.CDLL("libnvidia-ml.so.1"), {}, warnings_of()
     for kind in kinds:
         os.environ["MOCK_NVML_MAY_SET"] = str(int(not kind.endswith("-")))
         if dist.get_rank() == 0:
@@ -76,11 +65,9 @@ def main(folder: Path, kinds: list[str]) -> None:
         dist.barrier()
         of_kind: dict[str, object] = {}
         for part in (pipeline, power_limits, loads):
-            kept = Keep()
-            logging.getLogger("pfo_fs").addHandler(kept)
+            told.clear()
             part(str(folder / kind / part.__name__))
-            logging.getLogger("pfo_fs").removeHandler(kept)
-            of_kind[part.__name__] = kept.messages
+            of_kind[part.__name__] = told[:]
         if dist.get_rank() == 0:
             of_kind["doctor"] = {check.name.strip(): (check.ok, check.found) for check in check_node(1)}
         said[kind] = of_kind

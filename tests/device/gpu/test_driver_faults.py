@@ -1,7 +1,5 @@
 """Whatever a driver refuses, and whenever: the clock process goes on, and what it has set is put back or noted."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -30,7 +28,6 @@ PASSES = (2, 9, 10, 18, 19, 27, 999, 777)
 
 
 def a_job(one: Bench, end_s: float = 60.0) -> int:
-    """Training that changes its clock and its power limit, and asks for energy."""
     one.ask(1.5, ask="limits")
     one.ask(2.0, ask="set", limit_w=200)
     for second in range(3, round(end_s) - 2):
@@ -51,7 +48,7 @@ faults = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(st.lists(faults, min_size=1, max_size=2, unique_by=lambda fault: fault.function))
 def test_whatever_fails_the_process_serves_until_training_ends_and_puts_back_or_notes_what_it_set(
     tmp_path_factory: pytest.TempPathFactory, found: list[Fault]
@@ -74,7 +71,7 @@ def test_whatever_fails_the_process_serves_until_training_ends_and_puts_back_or_
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     st.builds(
         Fault, st.sampled_from(sorted(SETS | ENERGY)), st.sampled_from(PASSES), st.integers(8, 20), st.integers(1, 3)
@@ -127,9 +124,7 @@ def test_the_next_process_finishes_what_the_driver_has_refused(bench: Make, monk
     assert (later.nvml.limit_mw, later.notes()) == (400_000, set())
 
 
-def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(
-    bench: Make,
-) -> None:
+def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(bench: Make) -> None:
     one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=9))
     one.nvml.lock_mhz = 900
     assert reset_left_by(f"nvml:{UUID}", ClockOptions(clock_backend="nvml")) == ""
@@ -189,9 +184,7 @@ def test_the_counter_may_begin_anew(bench: Make) -> None:
     assert powers[-1] == pytest.approx(205, rel=0.1)
 
 
-def test_all_gpus_of_a_host_are_read_no_more_often_together_than_the_cap(
-    bench: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_of_a_host_are_together_read_no_more_than_the_cap(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostDriver, "others", lambda self: 39)
     one = bench()
     read_s: list[float] = []

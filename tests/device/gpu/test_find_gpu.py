@@ -1,7 +1,5 @@
 """Which GPU a training process uses, and which GPUs CUDA_VISIBLE_DEVICES means: those that torch and CUDA use."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace
@@ -79,9 +77,6 @@ def test_the_environment_variable_decides_before_torch(monkeypatch: pytest.Monke
             find_gpu_spec()
 
 
-# ---- the GPUs that are visible
-
-
 entries = st.one_of(
     st.sampled_from([*UUIDS, "GPU-a", "GPU-aaaa1", "GPU-b", "GPU-", "GPU-c", "gpu-aaaa1", "MIG-1", "", " ", "-", "1x"]),
     st.integers(-2, 4).map(str),
@@ -115,9 +110,7 @@ def test_any_list_is_read_as_torch_reads_it(variable: str | None) -> None:
         assert fake.open == 0
 
 
-def test_ordinals_that_may_mean_another_gpu_and_mig_slices_are_refused(
-    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ambiguous_ordinals_and_mig_slices_are_refused(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA puts the fastest GPU first, and counts slices; NVML goes by the bus: an ordinal could be the neighbour's."""
     fake.host.gpus[1].name = b"NVIDIA A40"
     with pytest.raises(DeviceError, match="CUDA_DEVICE_ORDER"):

@@ -1,8 +1,5 @@
 """What every GPU must do behind the interface `Gpu`: a simulated one, one through NVML, one through AMD SMI."""
 
-from __future__ import annotations
-
-import json
 import sys
 from pathlib import Path
 from typing import TypeAlias
@@ -11,6 +8,7 @@ import pytest
 from clock import VirtualTime
 from fake_amdsmi import ADDRESSES, HIGHEST, LOWEST, FakeAmdSmi
 from fake_nvml import UUIDS, FakeNvml
+from torchrun import clocks_mhz
 
 from pfo_fs.device.gpu.nvml import NvmlGpu
 from pfo_fs.device.gpu.spec import open_gpu
@@ -43,8 +41,6 @@ class NvmlBench:
 
 
 class SimulatedBench:
-    """The same for a simulated GPU."""
-
     spec, way = "simulated:a", "auto"
     missing_spec = "simulated:no/such/name"
 
@@ -60,8 +56,7 @@ class SimulatedBench:
         self.monkeypatch.setenv("PFO_FS_SIM_FAULT", "lock:1")
 
     def clock_changes(self) -> list[int]:
-        lines = [json.loads(line) for line in (self.folder / "a.log").read_text().splitlines()]
-        return [line["mhz"] for line in lines if line["action"] in ("lock", "reset")]
+        return clocks_mhz(self.folder / "a.log")
 
     def left_open(self) -> int:
         maps = Path("/proc/self/maps").read_text()
@@ -69,8 +64,6 @@ class SimulatedBench:
 
 
 class AmdBench:
-    """The same for a GPU through AMD SMI."""
-
     spec, way = f"amd:{ADDRESSES[1]}", "amdsmi"
     missing_spec = "amd:0000:ff:00.0"
 
@@ -188,9 +181,6 @@ def test_a_closed_gpu_refuses_and_another_object_of_it_goes_on(bench: Bench) -> 
     assert bench.left_open() == 0
 
 
-# ---- what is particular to NVML
-
-
 def test_throttling_is_reported_with_its_reasons_and_a_locked_clock_is_not_throttling(fake: FakeNvml) -> None:
     gpu = NvmlGpu(UUIDS[0])
     fake.reasons = 0x02 | 0x01  # application clocks, idle
@@ -235,15 +225,6 @@ def test_a_gpu_that_cannot_be_used_is_an_error_that_explains_the_code_of_nvml_or
         NvmlGpu(uuid)
 
 
-def test_a_missing_package_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(DeviceError, match="nvidia-ml-py"):
-        NvmlGpu(UUIDS[0])
-
-
-# ---- what is particular to AMD SMI
-
-
 @pytest.fixture
 def amd(monkeypatch: pytest.MonkeyPatch) -> FakeAmdSmi:
     return AmdBench(monkeypatch).fake
@@ -273,20 +254,19 @@ def test_an_amd_gpu_that_tells_no_clocks_is_only_measured(amd: FakeAmdSmi) -> No
     assert gpu.energy_j() > 0
 
 
-def test_a_divided_amd_gpu_and_a_missing_package_are_errors_that_say_so(
-    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_divided_amd_gpu_and_a_missing_package_are_errors(amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     amd.partition = "CPX"
     with pytest.raises(DeviceError, match="divided"):
         open_gpu(AmdBench.spec)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     with pytest.raises(DeviceError, match="ROCm"):
         open_gpu(AmdBench.spec)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match="nvidia-ml-py"):
+        NvmlGpu(UUIDS[0])
 
 
-def test_without_a_counter_the_power_of_an_amd_gpu_is_integrated(
-    amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_counter_an_amd_gpus_power_is_integrated(amd: FakeAmdSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     passing = VirtualTime(monkeypatch, "pfo_fs.device.gpu")
     amd.energy = {"energy_accumulator": "N/A", "counter_resolution": "N/A"}
     gpu = open_gpu(AmdBench.spec)

@@ -1,7 +1,5 @@
 """The fit of the power of each instruction to a counter that ticks slowly."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -29,7 +27,6 @@ def one_f_one_b(rng: random.Random, seconds: float, forward_ms: float, backward_
 
 
 def exact(instructions: list[Instruction], watts: dict[str, float]) -> EnergyCurve:
-    """The true energy at any time."""
     curve, last_ns, energy_j = EnergyCurve(), 0, 0.0
     for name, t0, t1 in instructions:
         for t_ns, power_w in ((t0, watts[""]), (t1, watts[name])):

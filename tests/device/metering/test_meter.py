@@ -1,7 +1,5 @@
 """From marks and counter readings to time and energy."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -31,16 +29,16 @@ def results(meter: StepMeter, marks: list[Mark]) -> list[Measured]:
     return [item for item in meter.take(marks) if item is not None]
 
 
-def new_meter(profile_steps: int = 1) -> StepMeter:
+def new_meter(profile_steps: int = 1, least_s: float = 0.0) -> StepMeter:
     names = SharedPage.create()
     names.name_id("forward")
     names.name_id("backward")
-    return StepMeter(profile_steps, names.name)
+    return StepMeter(profile_steps, names.name, least_s)
 
 
-def at_100_w(profile_steps: int = 1) -> StepMeter:
+def at_100_w() -> StepMeter:
     """A meter that knows the energy of ten seconds at 100 W."""
-    meter = new_meter(profile_steps)
+    meter = new_meter()
     meter.curve.add(0, 0.0)
     meter.curve.add(10_000 * MS, 1000.0)
     return meter
@@ -97,22 +95,15 @@ def test_a_result_in_turns_ends_with_the_step_before_their_end_and_keeps_the_ene
     assert energies == pytest.approx([90.0 if step % 2 else 99.0 for step in range(first + 1, 12)])
 
 
-def test_a_step_that_did_not_run_as_scheduled_is_no_result_but_progress() -> None:
-    meter = at_100_w()
-    found = results(meter, step_marks(0, 0, 1, [], 50))
-    found += results(meter, step_marks(100, 1, 1, [], 150, strayed=True))
-    assert found == []
-    assert meter.last_step.step == 1
-    assert len(results(meter, step_marks(200, 2, 1, [], 250))) == 1
-
-
-def test_a_step_without_an_end_and_lost_marks_are_dropped() -> None:
+def test_a_step_that_strayed_or_has_no_end_and_lost_marks_are_no_result() -> None:
     meter = at_100_w()
     results(meter, step_marks(0, 0, 1, [], 50))
-    assert results(meter, step_marks(100, 1, 1, [(0, 110, 120)], 150)[:-1]) == []
+    assert results(meter, step_marks(60, 1, 1, [], 90, strayed=True)) == []
+    assert meter.last_step.step == 1, "it is progress"
+    assert results(meter, step_marks(100, 2, 1, [(0, 110, 120)], 150)[:-1]) == []
     meter.lost()
     assert results(meter, [(150 * MS, shared_page.STEP_END)]) == []
-    found = results(meter, step_marks(200, 2, 1, [(0, 210, 220)], 250))
+    found = results(meter, step_marks(200, 3, 1, [(0, 210, 220)], 250))
     assert found[0].report(0).result["time_breakdown"] == {"forward": [[0.01]]}
 
 
@@ -131,18 +122,16 @@ def test_nested_instructions_end_the_innermost_of_their_name() -> None:
     assert times == {"forward": [[0.05]], "backward": [[0.03]]}
 
 
-# ---- counters that tick
-
-
-def ticking(curve: EnergyCurve, power_w: float, *, tick_ms: int = 100, read_ms: int = 20, until_ms: int = 3000) -> None:
-    """Readings of a counter that shows, until its next tick, what was true at its last one."""
-    for t_ms in range(3, until_ms, read_ms):
-        curve.add(t_ms * MS, t_ms // tick_ms * tick_ms * power_w / 1000)
+def at_200_w() -> StepMeter:
+    """A meter whose counter ticks every 100 ms, and was read for 300 ms."""
+    meter = new_meter()
+    for t_ms in range(3, 300, 20):
+        meter.curve.add(t_ms * MS, t_ms // 100 * 100 * 0.2)
+    return meter
 
 
 def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_result() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=300)
+    meter = at_200_w()
     marks = step_marks(100, 0, 1, [], 500) + step_marks(500, 1, 1, [], 960)
     assert results(meter, marks) == []
     meter.curve.break_off()
@@ -151,8 +140,7 @@ def test_a_counter_that_fails_is_not_waited_for_and_what_is_not_known_is_no_resu
 
 
 def test_after_a_gap_of_the_counter_only_steps_that_begin_later_have_energy() -> None:
-    meter = new_meter()
-    ticking(meter.curve, 200.0, until_ms=300)
+    meter = at_200_w()
     meter.curve.break_off()
     for t_ms in range(1000, 3000, 20):
         meter.curve.add(t_ms * MS, 77.0 + 0.1 * t_ms)
@@ -172,43 +160,30 @@ def test_the_span_of_a_step_ends_with_its_last_instruction() -> None:
     assert meter.last_step.time_s == pytest.approx(0.1)
 
 
-def measured_with_slow_ticks(tick_ms: int, step_ms: int, switch_ms: int) -> tuple[Measured, StepMeter]:
+def test_where_ticks_are_farther_apart_than_steps_nothing_from_before_the_window_counts() -> None:
     """Steps of a forward at 300 W and a backward at 100 W, of equal length, after a time at 500 W."""
-    meter = new_meter(profile_steps=2)
+    meter, switch_ms, step_ms = new_meter(profile_steps=2), 2500, 180
 
     def energy_j(t_ms: float) -> float:
-        since = max(0.0, t_ms - switch_ms)
-        whole, rest = divmod(since, step_ms)
-        return (
-            0.5 * min(t_ms, switch_ms)
-            + whole * 0.2 * step_ms
-            + 0.3 * min(rest, step_ms / 2)
-            + 0.1 * max(0.0, rest - step_ms / 2)
-        )
+        steps, rest = divmod(max(0.0, t_ms - switch_ms), step_ms)
+        begun_j = 0.3 * min(rest, step_ms / 2) + 0.1 * max(0.0, rest - step_ms / 2)
+        return 0.5 * min(t_ms, switch_ms) + steps * 0.2 * step_ms + begun_j
 
-    found: list[Measured] = []
     for t_ms in range(3, switch_ms + 100 * step_ms, 2):
-        meter.curve.add(t_ms * MS, energy_j(t_ms // tick_ms * tick_ms))
+        meter.curve.add(t_ms * MS, energy_j(t_ms // 1000 * 1000))
+    found: list[Measured] = []
     for step in range(60):
         begin, half = switch_ms + step * step_ms, step_ms // 2
         instructions = [(0, begin, begin + half), (1, begin + half, begin + step_ms)]
         found += results(meter, step_marks(begin, step, 1, instructions, begin + step_ms))
-    return found[0], meter
-
-
-def test_where_ticks_are_farther_apart_than_steps_nothing_from_before_the_window_counts() -> None:
-    measured, _ = measured_with_slow_ticks(tick_ms=1000, step_ms=180, switch_ms=2500)
-    energies_j = [step.energy_j for step in measured.steps]
-    assert sum(energies_j) == pytest.approx(0.2 * 180 * len(energies_j), rel=0.04)
-    forwards_j = [step.energies["forward"][0] for step in measured.steps]
-    assert sum(forwards_j) < sum(energies_j)
+    energies_j = [step.energy_j for step in found[0].steps]
+    assert sum(energies_j) == pytest.approx(0.2 * step_ms * len(energies_j), rel=0.04)
+    assert sum(step.energies["forward"][0] for step in found[0].steps) < sum(energies_j)
 
 
 def test_short_steps_are_measured_for_the_least_time_but_only_for_so_many_of_them() -> None:
     for least_s, count in ((0.0, 2), (0.5, 6), (60.0, 16)):
-        names = SharedPage.create()
-        names.name_id("forward")
-        meter = StepMeter(2, names.name, least_s)
+        meter = new_meter(2, least_s)
         meter.curve.break_off()
         found: list[Measured] = []
         for step in range(30):
@@ -231,9 +206,6 @@ def test_steps_while_clocks_are_held_at_their_default_are_not_measured() -> None
     assert not step(6), "the first one may have begun while clocks were held"
     assert [measured.first_step for measured in step(7)] == [7]
     assert meter.total_j == pytest.approx(8 * 0.9), "the energy so far is that of all steps"
-
-
-# ---- averages over steps, from the readings in the shared page
 
 
 S = 1_000_000_000

@@ -1,7 +1,5 @@
 """The clock that a GPU shows, and others who decide it, through NVML."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -136,9 +134,7 @@ def test_a_gpu_that_others_set_is_left_to_them_and_nothing_counts_as_measured_me
     assert (warnings.count("although 210 MHz were set"), warnings.count("it is not tried again")) == (2, 1)
 
 
-def test_a_clock_that_another_program_has_reset_once_is_set_again_after_a_minute(
-    bench: Callable[..., Bench], reports: list[ProgressReport]
-) -> None:
+def test_a_clock_reset_once_is_set_again_later(bench: Callable[..., Bench], reports: list[ProgressReport]) -> None:
     one = bench()
     one.at(5.0, lambda: setattr(one.nvml, "lock_mhz", 0))
     one.request_clock(1.0, 210)

@@ -1,7 +1,5 @@
 """The simulated GPU: its model, its clocks and energies, its stream."""
 
-from __future__ import annotations
-
 import csv
 import json
 import threading
@@ -91,17 +89,12 @@ def test_unknown_specs_are_refused() -> None:
     assert open_gpu("none").supported_clocks_mhz() == []
 
 
-# ---- its stream
-
-
 @pytest.fixture
 def stream(kernels: SimulatedKernels) -> SimulatedStream:
     return kernels.stream
 
 
 class Gate:
-    """Work that the device does not get through until it is opened."""
-
     def __init__(self, stream: SimulatedStream) -> None:
         self._open = threading.Event()
         self.done: list[object] = []
@@ -116,9 +109,7 @@ class Gate:
         self._open.set()
 
 
-def test_a_launch_returns_before_the_device_has_begun_and_work_is_done_in_the_order_of_its_launch(
-    stream: SimulatedStream,
-) -> None:
+def test_a_launch_returns_before_the_device_has_begun_and_work_is_done_in_order(stream: SimulatedStream) -> None:
     gate = Gate(stream)
     for number in range(5):
         gate.note(number)
@@ -150,9 +141,6 @@ def test_what_is_not_done_when_the_stream_is_closed_is_dropped(stream: Simulated
     gate.open()
     stream.synchronize()
     assert gate.done == []
-
-
-# ---- its model, against profiles, and that of nodes, against what was published
 
 
 @pytest.mark.parametrize(
