@@ -144,6 +144,94 @@ def test_a_daemon_without_jobs_logs_a_mistake_in_the_sites_rules_with_line_and_k
     wait_for(lambda: "site.yaml is not valid: line 1: coordination is 'deamon-only'" in caplog.text)
 
 
+@pytest.mark.slow
+def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: Path, processes: Processes) -> None:
+    program = str(Path(__file__).with_name("kill_at_every_call.py"))
+    runners = [
+        processes.python(program, str(tmp_path / str(first)), str(first), "6", env=environment())
+        for first in range(1, 7)  # mostly waiting for leases, so more of them than cores
+    ]
+    runs = []
+    for runner in runners:
+        output, _ = runner.communicate()
+        assert runner.returncode == 0, output[-2000:]
+        runs += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    undisturbed = [run["content"] for run in runs if not run["died"]]
+    assert len(undisturbed) == 6
+    killed = [run for run in runs if run["died"]]
+    assert len(killed) > 50
+    for run in killed:
+        assert run["content"] == undisturbed[0], f"killed at call {run['n']}"
+
+
+# ---- `--allow-users`: the jobs of some users of a directory that many share
+
+ALICE, BOB = 12345, 23456
+
+
+def give(folder: JobFolder, user: int) -> None:
+    for above, _, names in os.walk(folder.location):
+        for path in (Path(above), *(Path(above) / name for name in names)):
+            os.chown(path, user, -1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
+def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_path: Path, processes: Processes) -> None:
+    root = tmp_path / "pfo"
+    root.mkdir()
+    root.chmod(0o2770)
+    jobs = {name: make_job(root, 1, scheduler="Manual") for name in ("of bob", "of alice", "with bob's file")}
+    for name, folder in jobs.items():
+        give(folder, BOB if name == "of bob" else ALICE)
+    planted = jobs["with bob's file"]
+    os.chown(planted.location / "job.json", BOB, -1)
+    daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")
+    wait_for(lambda: jobs["of alice"].read(bodies.ClaimBody), "the claim of alice's job")
+    seen: list[str] = []
+    assert daemon.stdout
+    while sum(folder.job_id in line for folder in (planted, jobs["of bob"]) for line in seen) < 2:
+        seen.append(daemon.stdout.readline())
+        assert seen[-1], "the daemon has ended"
+    text = "".join(seen)
+    assert f"{jobs['of bob'].job_id}: belongs to user {BOB}, whose jobs are not served" in text
+    assert f"job.json: belongs to user {BOB}, not read" in text
+    assert jobs["of bob"].read(bodies.ClaimBody) is None
+    assert planted.read(bodies.ClaimBody) is None
+
+
+# ---- a working directory that is hostile or gone, and hosts that are short of something
+
+PACKAGE = str(Path(pfo_fs.__file__).parents[1])
+PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
+START = {
+    "module": ["-m", "pfo_fs", "daemon"],
+    "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
+)
+def test_files_where_daemons_start_never_run(way: str, python_path: str, tmp_path: Path, processes: Processes) -> None:
+    """A group's member plants modules in the shared directory, and the daemon is started there."""
+    root = tmp_path / "pfo"
+    root.mkdir(mode=0o700)
+    for name in PLANTED:
+        (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
+    processes.python(*START[way], ".", cwd=root, env=environment(PYTHONPATH=python_path))
+    folder = register(make_job(root, 1))
+    wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_scheduler_is_found_in_the_working_directory_after_all_modules(tmp_path: Path, processes: Processes) -> None:
+    (tmp_path / "mine.py").write_text("from pfo_fs.scheduler import Manual\nclass Mine(Manual): pass\n")
+    (tmp_path / "statistics.py").write_text("raise SystemExit('planted')\n")
+    root = tmp_path / "pfo"
+    processes.daemon(root, "--scheduler", "mine:Mine", cwd=tmp_path, env=environment(PYTHONPATH=PACKAGE))
+    wait_for(lambda: leader_record(root), what="a leader")
+
+
 def test_a_daemon_goes_on_where_events_cannot_be_had_and_when_threads_can_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_daemon: Callable[..., Daemon]
 ) -> None:
