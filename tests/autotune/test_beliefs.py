@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -305,8 +306,9 @@ def test_at_full_speed_durations_scatter_as_they_were_measured() -> None:
     assert scatter == pytest.approx((window.times_s.std(axis=0) / window.times_s.mean(axis=0)).mean(), rel=0.05)
 
 
+@cache
 def measured_in_turns(
-    factors: Sequence[float], block: int = 1, shorter: float = 1.0, mixed: float = 0.0, unlearned: bool = False
+    factors: tuple[float, ...], block: int = 1, shorter: float = 1.0, mixed: float = 0.0, unlearned: bool = False
 ) -> tuple[JobModel, ClockPlan, Trial]:
     """A plan that lowers the second stage, and what a window of two rounds of turns tells of it.
 
@@ -341,7 +343,7 @@ def measured_in_turns(
     return model_of(beliefs), plan, trial_of(model_of(beliefs), beliefs, plan, window, block)
 
 
-STEP_FACTORS = [1.0, 1.3, 0.8, 1.1, 0.9, 1.25, 0.75, 1.05]
+STEP_FACTORS = (1.0, 1.3, 0.8, 1.1, 0.9, 1.25, 0.75, 1.05)
 
 
 def test_the_energy_that_a_plan_saves_is_told_by_each_ranks_own_steps_with_and_without_it() -> None:
