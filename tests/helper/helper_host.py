@@ -85,6 +85,7 @@ class Host:
 
     Attributes:
         operations: Carries the helper's operations out; None: on the real directory.
+        resets: The GPUs that the helper has reset.
         handled: What the helper has handled so far: messages and ended operations.
     """
 
@@ -92,10 +93,11 @@ class Host:
         self.root = root
         self.token = secrets.token_hex(8)
         self.address = f"pfo-fs-test-{self.token}"
+        self.resets: list[messages.GpuToReset] = []
         server = transport.listen(self.address)
         settings = PFOSettings()
         operations = operations or DirectoryOperations(str(root), "test", settings.scheduler)
-        self.loop = HelperLoop(self.token, operations, settings, lambda: None, lambda _: "")
+        self.loop = HelperLoop(self.token, operations, settings, lambda: None, self.reset)
         self.state = self.loop.state
         self.handled: list[object] = []
         heard, done = self.state.message_arrived, self.state.operation_done
@@ -113,6 +115,10 @@ class Host:
         self.thread = threading.Thread(target=self.loop.serve, args=(server,), daemon=True)
         self.thread.start()
         self.clients: list[HelperClient] = []
+
+    def reset(self, gpu: messages.GpuToReset) -> str:
+        self.resets.append(gpu)
+        return ""
 
     def client(self, rank: int, token: str | None = None) -> HelperClient:
         client = HelperClient(self.address, str(self.root), token or self.token, rank, {}, deadline_s=HANGS_AFTER_S)

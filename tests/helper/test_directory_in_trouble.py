@@ -80,6 +80,19 @@ def test_planning_for_long_keeps_no_record_waiting(host: Host, monkeypatch: pyte
         may_go_on.set()
 
 
+def test_clocks_are_put_back_when_a_clock_process_dies_without_having_done_so(host: Host) -> None:
+    trainer = host.client(0)
+    job = host.create(trainer)
+    host.join(trainer, job, rank_infos(1)[0])
+    with transport.connect(host.address) as connection:
+        hello = messages.Hello(rank=0, role="clocks", token=host.token, gpu=messages.GpuToReset("simulated:x"))
+        connection.send(transport.encode(hello))
+    trainer.close()
+    host.thread.join(HANGS_AFTER_S)
+    assert host.resets == [messages.GpuToReset("simulated:x")]
+    assert host.folder(job).read(bodies.EndBody).reason == "terminated"
+
+
 @pytest.mark.parametrize("has_a_directory", [False, True])
 def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Path, has_a_directory: bool) -> None:
     rank_0, other = Host(tmp_path / "shared"), Host(tmp_path / "not mounted")

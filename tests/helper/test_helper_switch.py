@@ -1,5 +1,7 @@
 """The helper while pfo-fs is switched off, or the directory is removed: without any daemon, in every mode."""
 
+import errno
+
 import msgspec
 import pytest
 from helper_host import Host, joining
@@ -7,6 +9,7 @@ from jobs import rank_infos
 from running import wait_for
 
 from pfo_fs.device.metering.reporter import Reporter
+from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory
@@ -68,6 +71,21 @@ def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(
     hears(client, "removed")
     host.root.with_name("away").rename(host.root)
     hears(client, "")
+
+
+def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = joined(host, "local")
+    tries = []
+
+    def away(_: OffSwitch) -> None:
+        tries.append(1)
+        raise StoreUnavailable(errno.ENOTCONN, "the server is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(OffSwitch, "read", away)
+        wait_for(lambda: len(tries) >= 2, what="looks that fail")
+    (host.root / "off" / "all").touch()
+    hears(client, "off")  # and nothing else before
 
 
 @pytest.mark.slow

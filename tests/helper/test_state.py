@@ -181,5 +181,3 @@ def test_a_switch_that_cannot_be_read_at_first_is_told_when_it_can() -> None:
     assert helper.passes(10.0) == [op.ReadSwitch()]
     helper.done(op.ReadSwitch(), op.SwitchFound(True))
     assert (0, m.ClocksHeld(why="off")) in helper.told()
-    helper.done(op.ReadSwitch(), error=StoreError(errno.ENOTCONN, "the server is away"))
-    assert helper.told() == [], "trouble of the file system changes nothing"

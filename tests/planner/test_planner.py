@@ -133,7 +133,9 @@ OWN = [[Measurement(mhz, 140 / mhz, mhz / 50) for mhz in (1400, 1300 - 100 * sta
     [(EVEN, 1.15, [{1300}, {1400}]), (OWN, 5.0, [{1300}, {1200}])],
     ids=["evens out the forwards", "at its own clocks"],
 )
-def test_one_clock_per_stage(of_stages: list[list[Measurement]], slowdown: float, mhz: list[set[int]]) -> None:
+def test_one_clock_per_stage_evens_stages_out_at_their_own_clocks(
+    of_stages: list[list[Measurement]], slowdown: float, mhz: list[set[int]]
+) -> None:
     rows = {(stage, name): of_stages[stage] for stage in (0, 1) for name in ("forward", "backward")}
     problem = Problem(make_pipeline("1f1b", 2, 8), Profile(rows), 1.0)
     plan = one_per_stage(problem, all_maximum(problem).iteration_time_s * slowdown)
