@@ -1,7 +1,5 @@
 """Durations from the output of a training with Megatron-LM, in the form that it prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
