@@ -1,7 +1,5 @@
 """`InstructionProfiler`: which clocks it measures, and how they share an iteration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a clock change costs in a job, from the reports of its clock processes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -56,9 +54,7 @@ def host(rank_info: RankInfo, number: int) -> RankInfo:
     ],
     ids=["tensor parallelism", "stages on a host", "two jobs of one user share hosts", "placed round-robin"],
 )
-def test_ranks_on_one_host_share_its_driver(
-    infos: list[RankInfo], gpus: int, calls: int, hosts: list[list[int]]
-) -> None:
+def test_ranks_of_a_host_share_its_driver(infos: list[RankInfo], gpus: int, calls: int, hosts: list[list[int]]) -> None:
     found = costs([report(gpus=gpus)] * len(infos), infos)
     assert found.calls == calls
     assert found.driver_time_s == pytest.approx(0.005 * calls)

@@ -176,8 +176,8 @@ FORGED = {
     f"generation {generation}, number {number}": encode(
         HEADER, bodies.CurrentBody(generation=generation, number=number, state="running")
     )
-    for generation in (0, 1, 2, 999_999_999)
-    for number in (-1, 0, 7, 999_999_999)
+    for generation in (0, 1, 999_999_999)
+    for number in (-1, 7, 999_999_999)
 }
 NO_RECORDS = {"empty": b"", "no record": b"no record", "too long": b"x" * 300_000}
 

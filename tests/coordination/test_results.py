@@ -50,7 +50,7 @@ def train_on(job: Job, steps: range, infos: Sequence[RankInfo] = ()) -> None:
 
 
 def test_results_that_were_lost_are_measured_again_a_limited_number_of_times(job: Job) -> None:
-    train_on(job, range(0, 2000, 10), INFOS[:1])  # rank 1's never comes
+    train_on(job, range(0, 2000, 25), INFOS[:1])  # rank 1's never comes
     assert (job.numbers, job.coordinator.state) == ([0, 1, 2], "running")
     assert "rank 1 measured nothing under schedule 2, nor when it was repeated" in job.coordinator.message
     job.measure(2, infos=INFOS[1:])
@@ -93,7 +93,7 @@ def test_what_could_not_be_published_was_not_tried(job: Job, monkeypatch: pytest
 
 def test_another_schedule_has_its_own_tries_and_a_persons_needs_no_results(job: Job) -> None:
     for number, text in ((2, "target: {slowdown: 1.1}\n"), (5, "all: 1200\n")):
-        train_on(job, range(number * 1000, number * 1000 + 2000, 10))
+        train_on(job, range(number * 1000, number * 1000 + 2000, 25))
         assert job.numbers[-1] == number
         assert f"schedule {number}, nor when it was repeated" in job.coordinator.message
         job.yaml(text)
@@ -198,7 +198,7 @@ def test_a_rank_record_that_is_damaged_or_of_another_release_is_reported_once_an
     place, path = Place(f"{folder.path}/ranks/1.json", bodies.RanksBody), folder.location / "ranks/1.json"
     whole, root = path.read_bytes(), folder.files.root
     plant(root, place, whole[:100] if damage == "torn" else sign({**load(root, place), "schema": "pfo-fs/3"}))
-    job = Job(folder, clock).poll(1800)
+    job = Job(folder, clock).poll(600)
     assert (job.coordinator.state, job.numbers) == ("broken", [])
     assert "ranks/1.json" in job.coordinator.message
     assert ("'pfo-fs/3', and this release reads 'pfo-fs/5'" in job.coordinator.message) == (damage != "torn")

@@ -6,8 +6,6 @@
 <!-- file: NAME -->        the block is the content of this file, which later blocks use
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

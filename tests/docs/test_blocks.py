@@ -1,7 +1,5 @@
 """Every code block of README and docs: run on simulated GPUs, or, with a reason, only checked."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

@@ -1,7 +1,5 @@
 """What the lines of `pfo-fs doctor DIR` say, from what was found."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import logging

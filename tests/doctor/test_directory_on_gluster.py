@@ -1,7 +1,5 @@
 """`pfo-fs doctor DIR` on real GlusterFS: a good mount, and mounts with all kinds of trouble."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`pfo-fs doctor` as a process, on simulated nodes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -54,12 +52,8 @@ def test_what_does_not_work_is_exit_code_1_with_a_hint(sim_dir: Path, variables:
 # ---- what `pfo-fs doctor` says about the processes beside training
 
 
-def test_processes_that_start_and_end_as_they_should_are_said_to(sim_dir: Path) -> None:
-    assert check_clock_process("simulated:a").ok
+def test_processes_that_start_and_end_as_they_should_are_said_to_and_leave_the_gpu_as_it_was(sim_dir: Path) -> None:
     assert check_helper().ok
-
-
-def test_trying_the_clock_process_leaves_the_gpu_as_it_was(sim_dir: Path) -> None:
     SimulatedGpu("a").lock_clock_mhz(900)
     assert check_clock_process("simulated:a").ok
     assert SimulatedGpu("a").shows_clock(900) is not False

@@ -1,7 +1,5 @@
 """`pfo-fs doctor --peer`: hosts find each other beside whatever lies in the directory, and compare what they see."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPUs that were left with a locked clock or another power limit are found, and freed only if no job holds them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -79,20 +79,14 @@ def test_one_rank_starts_the_helper_and_any_rank_its_next_one(make: Make, monkey
     assert all(each.revive([]) and answers(each) for each in clients)
 
 
-def test_a_rank_that_starts_a_new_helper_is_connected_to_it_at_once(make: Make) -> None:
-    client = make(0)
-    die([client])
-    assert client.revive([])
-    assert answers(client)
-
-
-def test_rank_0_is_the_first_to_replace_a_dead_helper(make: Make) -> None:
+def test_rank_0_is_the_first_to_replace_a_dead_helper_and_is_connected_to_the_new_one_at_once(make: Make) -> None:
     clients = [make(rank) for rank in (0, 1)]
     die(clients)
     assert not clients[1].revive([])
     assert not starters(clients)
-    clients[0].revive([])
+    assert clients[0].revive([])
     assert starters(clients) == [clients[0]]
+    assert answers(clients[0])
 
 
 def test_helpers_that_die_often_are_started_rarely(make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

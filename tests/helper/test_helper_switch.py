@@ -65,9 +65,8 @@ def test_a_helper_that_replaces_another_lets_go_what_the_earlier_one_held(host: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["daemon", "local"])
-def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(host: Host, mode: str) -> None:
-    client, _ = joined(host, mode)
+def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(host: Host) -> None:
+    client, _ = joined(host, "daemon")
     host.root.rename(host.root.with_name("away"))
     hears(client, "removed")
     host.root.with_name("away").rename(host.root)

@@ -284,12 +284,9 @@ def host(processes: Processes, clock: Clock) -> ClockHost:
     return host
 
 
-def test_a_clock_process_that_runs_is_left_alone_however_long_it_says_nothing(host: ClockHost) -> None:
+def test_a_silent_clock_process_is_left_alone_and_its_stop_told_once_so_that_its_gpu_is_reset(host: ClockHost) -> None:
     host.look(1000)
-    assert host.resets == []
-
-
-def test_the_stop_of_a_clock_process_is_told_once_so_that_its_gpu_is_reset(host: ClockHost) -> None:
+    assert host.resets == [], "it runs"
     for count in (1, 2):
         host.send(signal.SIGSTOP, "T")
         host.look(1)

@@ -245,5 +245,5 @@ class HelperMachine(RuleBasedStateMachine, Around):
         assert len(self.results) == len(set(self.results))
 
 
-HelperMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+HelperMachine.TestCase.settings = settings(max_examples=45, stateful_step_count=40)
 TestHelperState = HelperMachine.TestCase

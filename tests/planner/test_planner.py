@@ -82,7 +82,7 @@ def test_a_straggler_is_waited_for_at_the_clocks_that_cost_least(planner: Planne
     assert plan.average_power_w == pytest.approx(plan.energy_j / straggler_s)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.6, 0.98])
+@pytest.mark.parametrize("share", [0.02, 0.98])
 def test_a_power_cap_is_kept_with_little_time_lost(planner: Planner, share: float) -> None:
     high = planner.fastest().average_power_w
     low = planner.at(straggler=planner.slowest_s).average_power_w
@@ -122,26 +122,24 @@ def test_the_critical_path_is_as_long_as_the_iteration(planner: Planner) -> None
     assert sum(plan.times_s[node] for node in plan.critical) == pytest.approx(plan.iteration_time_s)
 
 
-def test_one_clock_per_stage_evens_out_the_forwards() -> None:
-    profile = Profile(
-        {
-            (stage, name): [Measurement(1400 - 100 * n, (1 + n) * (1 + stage) * 0.1, 100.0 / (1 + n)) for n in range(4)]
-            for stage in range(2)
-            for name in ("forward", "backward")
-        }
-    )
-    problem = Problem(make_pipeline("1f1b", 2, 8), profile, 1.0)
-    plan = one_per_stage(problem, all_maximum(problem).iteration_time_s * 1.15)
-    assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1400}]
+EVEN = [
+    [Measurement(1400 - 100 * n, (1 + n) * (1 + stage) * 0.1, 100.0 / (1 + n)) for n in range(4)] for stage in (0, 1)
+]
+OWN = [[Measurement(mhz, 140 / mhz, mhz / 50) for mhz in (1400, 1300 - 100 * stage)] for stage in (0, 1)]
 
 
-def test_a_stage_is_planned_at_its_own_clocks() -> None:
-    kinds = [(stage, name) for stage in range(2) for name in ("forward", "backward")]
-    profile = Profile(
-        {kind: [Measurement(mhz, 140 / mhz, mhz / 50) for mhz in (1400, 1300 - 100 * kind[0])] for kind in kinds}
-    )
-    plan = one_per_stage(Problem(make_pipeline("1f1b", 2, 2), profile, 1.0), 10.0)
-    assert [{mhz for _, mhz in order} for order in plan.orders()] == [{1300}, {1200}]
+@pytest.mark.parametrize(
+    ("of_stages", "slowdown", "mhz"),
+    [(EVEN, 1.15, [{1300}, {1400}]), (OWN, 5.0, [{1300}, {1200}])],
+    ids=["evens out the forwards", "at its own clocks"],
+)
+def test_one_clock_per_stage_evens_stages_out_at_their_own_clocks(
+    of_stages: list[list[Measurement]], slowdown: float, mhz: list[set[int]]
+) -> None:
+    rows = {(stage, name): of_stages[stage] for stage in (0, 1) for name in ("forward", "backward")}
+    problem = Problem(make_pipeline("1f1b", 2, 8), Profile(rows), 1.0)
+    plan = one_per_stage(problem, all_maximum(problem).iteration_time_s * slowdown)
+    assert [{mhz for _, mhz in order} for order in plan.orders()] == mhz
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -97,11 +97,11 @@ def test_an_instruction_that_takes_its_slack_longer_delays_nothing(problem: Prob
         assert Scenarios(problem, longer, [0, 0]).iteration_times_s() == pytest.approx(times + later, abs=1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(0, 10**9), st.sampled_from(COSTS), st.sampled_from([0.99, 1.0, 1.002, 1.05]), st.booleans())
 def test_plans_are_on_time_and_beat_one_clock(seed: int, costs: SwitchCosts, slowdown: float, grouped: bool) -> None:
     problem = small_problem(seed, costs)
-    scenarios = scenarios_of(problem, seed, 5, [0, 1] if grouped else [0, 0])
+    scenarios = scenarios_of(problem, seed, 3, [0, 1] if grouped else [0, 0])
     planner = ScenarioPlanner(scenarios)
     highest_s, highest_j = scenarios.iteration_times_s().mean(), scenarios.energy_j()
     plan, simple = planner.at(slowdown * highest_s), planner.one_clock_per_rank(slowdown * highest_s)
@@ -130,7 +130,7 @@ def test_for_one_scenario_the_relaxation_is_that_of_the_linear_program(problem: 
     assert found_j <= exact.lower_bound_j * (1 + 3e-3)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.integers(0, 10**9), st.floats(1.0, 1.3), st.sampled_from([[0], [0, 1], [0, 1, 0]]))
 def test_no_plan_takes_less_than_the_bound_of_the_linear_program(seed: int, slowdown: float, groups: list[int]) -> None:
     problem = small_problem(seed)
@@ -143,15 +143,15 @@ def test_no_plan_takes_less_than_the_bound_of_the_linear_program(seed: int, slow
     assert planned_j < 1.1 * bound_j, "the bound is close"
 
 
-@settings(max_examples=8)
-@given(st.integers(0, 10**9), st.sampled_from(COSTS[1:]))
-def test_a_plan_uses_no_clock_that_is_known_but_not_offered(seed: int, costs: SwitchCosts) -> None:
-    whole = small_problem(seed, costs)
+@settings(max_examples=4)
+@given(st.integers(0, 10**9))
+def test_a_plan_uses_no_clock_that_is_known_but_not_offered(seed: int) -> None:
+    whole = small_problem(seed, COSTS[1])
     table = {
         kind: sorted(rows, key=lambda row: -row.frequency_mhz)[:2] for kind, rows in whole.profile.measurements.items()
     }
     problem = replace(whole, profile=Profile(table, "two clocks"), wider=whole.profile)
-    scenarios = scenarios_of(problem, seed, 4, [0])
+    scenarios = scenarios_of(problem, seed, 2, [0])
     (clocks,) = ScenarioPlanner(scenarios).at(1.1 * scenarios.iteration_times_s().mean())
     for instruction, mhz in zip(problem.pipeline.instructions, clocks, strict=True):
         assert mhz in [row.frequency_mhz for row in table[instruction.stage, instruction.name]]
@@ -163,7 +163,7 @@ def test_a_clock_that_acts_late_is_kept_for_longer_than_others() -> None:
     assert costs.shortest_run_s(False, 1200) == costs.shortest_run_s(False) == 0.01
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(0, 10**9))
 def test_the_drivers_can_make_the_changes_of_a_plan(seed: int) -> None:
     problem = small_problem(seed, SwitchCosts(driver_time_s=0.02, latency_s=0.05, hosts=((0, 1),)))
@@ -218,11 +218,10 @@ def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(
     assert found.mean_s <= 1.05 * mean_s
 
 
-@pytest.mark.parametrize("seed", [3, 6])
-def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_some_changes(seed: int) -> None:
+def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_some_changes() -> None:
     pipeline = make_pipeline("1f1b", 4, 8)
     costs = SwitchCosts(driver_time_s=0.05, latency_s=0.01, timing_error_s=0.001)
-    problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 60.0, switch_costs=costs)
+    problem = Problem(pipeline, random_profile(random.Random(6), pipeline, 12), 60.0, switch_costs=costs)
     highest = all_maximum(problem)
     longest_s = 1.0005 * highest.iteration_time_s
     scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])

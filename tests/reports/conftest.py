@@ -34,7 +34,7 @@ def play_job(root: Path) -> None:
     """Four stages, four micro-batches, two pipelines of which a person says that one is slow for a while."""
     cluster = Cluster(
         make_pipeline("1f1b", 4, 4),
-        ModelTruth(A100, 4),
+        ModelTruth(A100, 4, slowest_mhz=810),
         Nuisances(time_jitter=0.0),
         pipelines=2,
         nodes=NodeSettings(node_physics("kind")),

@@ -157,8 +157,7 @@ def test_a_job_without_anything_gets_a_page_that_says_what_is_missing(tmp_path: 
     assert "No schedule has been in force" in text["schedules"]
 
 
-def make_job_by_hand(tmp_path: Path) -> JobFolder:
-    """A job that was measured at max clocks; since step 10 a schedule by hand is in force, not measured yet."""
+def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measured(tmp_path: Path) -> None:
     folder, infos = make_job(tmp_path, 2), rank_infos(2)
     register(folder, infos)
     folder.write_schedule(0, 1, 0, bodies.Source(kind="scheduler", index=0), [], infos)
@@ -167,11 +166,6 @@ def make_job_by_hand(tmp_path: Path) -> JobFolder:
     source = bodies.Source(kind="yaml", sha256="0" * 64)
     folder.write_schedule(1, 1, 10, source, schedules, infos)
     folder.write(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
-    return folder
-
-
-def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measured(tmp_path: Path) -> None:
-    folder = make_job_by_hand(tmp_path)
     for rank in range(2):
         times = {"forward": [[0.1] * 3] * 2, "backward": [[0.2] * 3] * 2}
         result = ProfilingResult(rank=rank, iter_time=[1.25] * 2, iter_energy=[79.0, 81.0], time_breakdown=times)

@@ -110,7 +110,10 @@ def by_hand(played: JobFolder, slower: float) -> JobData:
     return collect_job(played)
 
 
-def test_a_schedule_by_hand_that_makes_training_slower_is_the_verdict_and_a_warning(played: JobFolder) -> None:
+def test_a_schedule_by_hand_is_the_verdict_and_a_warning_only_where_it_makes_training_slower(played: JobFolder) -> None:
+    job = by_hand(played, 0.0)
+    assert "until schedule.yaml is changed" in sentence(job)
+    assert not any(kind == "warn" for kind, _, _ in messages(job))
     job = by_hand(played, 0.48)
     assert sentence(job).startswith("Training is 48.0")
     assert "because of schedule.yaml" in sentence(job)
@@ -149,12 +152,6 @@ def test_the_pace_of_a_straggler_is_no_harm(data: JobData) -> None:
     source = job.current.source.model_copy(update={"plan_inputs": inputs})
     waits = replace(late, current=job.current.model_copy(update={"source": source}))
     assert [bool(verdict_of(one).harm) for one in (job, late, waits)] == [False, True, False]
-
-
-def test_a_schedule_by_hand_that_costs_no_time_is_no_warning(played: JobFolder) -> None:
-    job = by_hand(played, 0.0)
-    assert "until schedule.yaml is changed" in sentence(job)
-    assert not any(kind == "warn" for kind, _, _ in messages(job))
 
 
 def test_energy_so_far_is_of_gpus_only_with_its_price_and_its_carbon(data: JobData) -> None:

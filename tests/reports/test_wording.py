@@ -203,12 +203,6 @@ def test_without_a_scheduler_s_figures_a_schedule_is_compared_with_the_ranks_tha
     assert "in turns" in savings.baseline.origin
 
 
-def test_ranks_that_follow_a_lower_clock_take_less_energy_than_the_same_ranks_without(data: JobData) -> None:
-    window = in_turns(data)
-    assert window.measured.energy_j < 0.99 * window.without.energy_j
-    assert window.measured.ranks == window.without.ranks == 8
-
-
 def test_the_jobs_life_shows_turns_as_low_boxes_and_what_follows_in_its_own_colour(trial: JobData) -> None:
     picture = life_svg(trial, (600, 1410))
     boxes = [

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_jobs import make_job, order_of, result_of, schedule_of
+from scheduler_jobs import make_job, result_of, schedule_of
 
 from pfo_fs.autotune.pareto_scheduler import ParetoScheduler
 from pfo_fs.errors import ConfigError, PlanError
-from pfo_fs.models import FrequencySchedule, InstructionOrders, ProfilingResult
+from pfo_fs.models import FrequencySchedule, ProfilingResult
 from pfo_fs.scheduler import (
     FrequencyScheduler,
     Manual,
@@ -217,20 +217,6 @@ def schedule(rank: int, *steps: tuple[str, int], stages: list[int] | None = None
 
 
 @pytest.mark.parametrize(
-    ("ranks", "orders"),
-    [(range(4), {rank: order_of(["forward", "backward"]) for rank in range(4)}), ([3], None), ([3], {3: None})],
-    ids=["all", "some", "an unknown order"],
-)
-def test_schedules_that_fit_pass(ranks: Sequence[int], orders: InstructionOrders | None) -> None:
-    check_schedules([schedule(rank, ("forward", 885), ("backward", 0)) for rank in ranks], JOB, INFOS, orders)
-
-
-def test_ranks_that_offer_no_clocks_are_not_checked_for_them() -> None:
-    job, infos = make_job(pp=1, clocks=[])
-    check_schedules([schedule(0, ("forward", 123))], job, infos)
-
-
-@pytest.mark.parametrize(
     ("schedules", "message"),
     [
         ([schedule(4, ("forward", 885))], "a schedule for rank 4, but the job has ranks 0 to 3"),
@@ -251,7 +237,8 @@ def test_a_schedule_that_cannot_be_run_is_named(schedules: list[FrequencySchedul
 
 def test_stages_are_compared_where_both_sides_give_them() -> None:
     planned = schedule(0, ("forward", 885), ("forward", 885), stages=[0, 2])
-    check_schedules([planned], JOB, INFOS, {0: [("forward", 0), ("forward", None)]})
+    unknown = schedule(3, ("forward", 885))
+    check_schedules([planned, unknown], JOB, INFOS, {0: [("forward", 0), ("forward", None)], 3: None})
     with pytest.raises(PlanError, match="expected forward@3, got forward@2"):
         check_schedules([planned], JOB, INFOS, {0: [("forward", 0), ("forward", 3)]})
 

@@ -1,7 +1,5 @@
 """The real scheduler, planner, coordinator, store and meter on a cluster in virtual time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -19,36 +17,33 @@ from pfo_fs.simulator import QUIET, Cluster, Episode, Iteration, Nuisances, Play
 from pfo_fs.store import bodies
 
 
-def cluster(seed: int = 0, pipelines: int = 1, episodes: list[Episode] | None = None, **nuisances: float) -> Cluster:
+def cluster(seed: int = 0, pipelines: int = 1, **nuisances: float) -> Cluster:
     return Cluster(
         make_pipeline("1f1b", STAGES, MICROBATCHES),
         LongTruth(A100, STAGES, slowest_mhz=600),
         replace(Nuisances(), **nuisances),
         pipelines,
-        episodes or (),
-        seed,
+        seed=seed,
         nodes=KIND,
     )
 
 
-def small(seed: int = 0) -> Cluster:
+def small() -> Cluster:
     """A job of few instructions."""
-    return Cluster(make_pipeline("1f1b", 2, 4), LongTruth(A100, 2, slowest_mhz=900), seed=seed, nodes=KIND)
+    return Cluster(make_pipeline("1f1b", 2, 4), LongTruth(A100, 2, slowest_mhz=900), nodes=KIND)
 
 
 class Planned(NamedTuple):
     """A job that was played until its plan stayed, for several tests: none plays it on, or changes its directory."""
 
-    directory: Path
     play: Play
     played: list[Iteration]
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    directory = tmp_path_factory.mktemp("planned")
-    play = Play(cluster(), directory, SETTINGS)
-    return Planned(directory, play, converged(play))
+    play = Play(cluster(), tmp_path_factory.mktemp("planned"), SETTINGS)
+    return Planned(play, converged(play))
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:
@@ -126,7 +121,7 @@ def test_a_straggler_that_a_person_announces_slows_the_others_down(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_power_cap_in_schedule_yaml_is_kept(tmp_path: Path) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS)
+    play = Play(small(), tmp_path, SETTINGS)
     before = list(play.run(20))[-1]
     cap_w = 0.85 * before.energy_j / before.time_s
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{power: {cap_w}}}\n".encode())
@@ -164,7 +159,7 @@ def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_
 def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_nearest_possible_value(
     tmp_path: Path, target: str, words: str
 ) -> None:
-    play = Play(cluster(), tmp_path, SETTINGS)
+    play = Play(small(), tmp_path, SETTINGS)
     list(play.run(20))
     play.folder.files.publish(f"{play.folder.path}/schedule.yaml", f"target: {{{target}}}\n".encode())
     last = list(play.run(8))[-1]
@@ -178,7 +173,7 @@ def test_a_target_that_no_plan_keeps_to_is_reported_as_impossible_with_the_neare
 @pytest.mark.slow
 def test_a_slowdown_that_is_allowed_is_used(tmp_path: Path) -> None:
     settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=4, scheduler_args={"slowdown": 1.1})
-    play = Play(cluster(), tmp_path, settings)
+    play = Play(small(), tmp_path, settings)
     summary = summarize(play, list(play.run(60)))
     assert 1.09 < 1 + summary.slowdown < 1.103
     assert summary.energy_saved > 0.1

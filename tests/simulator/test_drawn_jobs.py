@@ -1,7 +1,5 @@
 """Jobs that are drawn from a seed: physically sound, unlike each other, and varied as production traces are."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

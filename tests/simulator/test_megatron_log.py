@@ -1,7 +1,5 @@
 """Durations from the output of a training with Megatron-LM, in the form that it prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -47,6 +45,11 @@ def test_stages_micro_batches_and_durations_are_those_of_its_arguments_and_timer
     }
     assert by_name[0, "forward"] == pytest.approx(0.02)
     assert by_name[3, "backward"] == pytest.approx(0.052)
+
+
+def test_advice_from_a_log_names_unequal_stages_and_that_timers_tell_means(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(output(global_batch_size=16))
     told = pfo_fs("advise", path, "--gpu", "A100")
     assert "unequal stages" in told.stdout, told.stderr
     assert "timers tell means" in told.stderr

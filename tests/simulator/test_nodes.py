@@ -1,7 +1,5 @@
 """Iterations on simulated nodes: late clocks, and calls that wait for each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
@@ -64,11 +62,7 @@ def time_s(result: NodeIteration) -> float:
     return max(result.ends_s)
 
 
-plans = st.lists(
-    st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)),
-    min_size=12,
-    max_size=30,
-)
+plans = st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)), min_size=12, max_size=30)
 
 
 @settings(max_examples=40)
@@ -101,22 +95,14 @@ def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan:
     assert time_s(late) <= time_s(at_once) * 1.001 + 0.001 + 0.002 * short
 
 
-def test_the_slowest_gpu_of_a_rank_decides_and_each_gpu_counts() -> None:
-    clocks_mhz = [900] * 4
-    work = one_rank([0.1] * 4)
-    one = run(nodes_of(Exact(*EXACT)), work, [clocks_mhz], 3)
-    eight = run(nodes_of(Exact(*EXACT), gpus_per_rank=8), work, [clocks_mhz], 3)
+def test_the_slowest_gpu_of_a_rank_decides_each_gpu_counts_and_calls_of_a_node_wait_for_each_other() -> None:
+    work, nodes = one_rank([0.1] * 4), nodes_of(Exact(*EXACT), gpus_per_rank=8)
+    one = run(nodes_of(Exact(*EXACT)), work, [[900] * 4], 3)
+    eight = run(nodes, work, [[900] * 4], 3)
     assert time_s(eight) == pytest.approx(time_s(one), rel=0.1)
     assert eight.busy_s == pytest.approx(8 * time_s(eight))
     assert sum(eight.energies_j) > 7 * sum(one.energies_j)
-
-
-def test_calls_of_the_gpus_of_a_node_wait_for_each_other() -> None:
-    work = one_rank([0.1] * 4)
-    nodes = nodes_of(Exact(*EXACT), gpus_per_rank=8)
-    run(nodes, work, [[900] * 4], 3)
-    calls = nodes.latencies_of(0).calls
-    assert calls.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
+    assert nodes.latencies_of(0).calls.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
     alone = nodes_of(Exact(*EXACT._replace(serial=False)), gpus_per_rank=8)
     run(alone, work, [[900] * 4], 3)
     assert alone.latencies_of(0).calls.queue_ns == 0

@@ -1,7 +1,5 @@
 """Durations from traces of torch.profiler: of a real pipeline, and of files that hold what GPUs and others record."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -133,9 +131,7 @@ def test_lists_in_lists_without_end_are_no_trace(tmp_path: Path) -> None:
         read_torch_traces(path)
 
 
-def test_a_file_is_read_no_further_than_its_limit_also_if_it_is_compressed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_up_to_its_limit_also_if_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_traces, "_MOST_BYTES", 10_000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 1_000_000))

@@ -1,7 +1,5 @@
 """Traces of jobs: what is read of them, and how the simulator plays them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
