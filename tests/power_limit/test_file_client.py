@@ -197,6 +197,15 @@ def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[
     assert (gpu.levels, gpu.given_back) == ([300, 250], 1)
 
 
+def test_off_after_a_level_that_one_gpu_refused_restores_all_gpus(gpus: tuple[RankGpus, FakeGpu]) -> None:
+    rank, gpu = gpus
+    rank.set_level(300)
+    gpu.trouble = "busy"
+    rank.check()
+    rank.hold(True)
+    assert gpu.given_back == 1
+
+
 @pytest.mark.parametrize("held_at", ["before", "in", "after"])
 def test_a_window_with_a_step_at_another_level_says_so(gpus: tuple[RankGpus, FakeGpu], held_at: str) -> None:
     rank, _ = gpus
