@@ -94,6 +94,9 @@ def test_a_lower_limit_waits_until_the_one_before_has_acted_and_a_higher_one_doe
     for mhz, may_soon in ((750, False), (1200, True), (0, True)):
         assert setter.may_set(mhz, acts_ns - 1) is may_soon
         assert setter.may_set(mhz, acts_ns)
+    wanted = [750, 1200]
+    setter.apply(wanted.pop)  # the second is wanted when other GPUs have had their turn
+    assert setter.clock_mhz == 900
 
 
 @pytest.mark.parametrize("killed", ["clock process", "both", "everything"])
