@@ -114,6 +114,7 @@ class Undo:
             return
         if self.problem and self._is_taken():
             self._forget()
+            self.in_force(self.before)  # what this process has set holds no longer
             return
         if self.owed:
             try:
