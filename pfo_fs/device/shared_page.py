@@ -202,12 +202,6 @@ def write_change(words: memoryview, t_ns: int, mhz: int) -> None:
     words[_CHANGES] = count + 1
 
 
-def last_change(words: memoryview) -> tuple[int, int]:
-    """Returns when the clock was set last, in monotonic ns, and to what, in MHz; (0, 0) before the first time."""
-    at = _CHANGES + 1 + 2 * ((words[_CHANGES] - 1) % _CHANGE_SLOTS)
-    return words[at], words[at + 1]
-
-
 def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) -> float:
     """Returns the mean, between two monotonic times, of the clock that was set, in MHz; NaN if not known any more."""
     count, sum_mhz_ns, until_ns = words[_CHANGES], 0, end_ns
