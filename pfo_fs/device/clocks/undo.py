@@ -62,7 +62,7 @@ class Undo:
         self._shows = shows
         self._pauses = Pauses(_FIRST_S, _LONGEST_S, even_if_missing=True)
         self._look_until_ns = 0
-        self._noted: tuple[float, float] | None = None
+        self._noted: list[tuple[float, float]] = []
         self.before = 0.0
         self.value: float | None = None
         self.owed = False
@@ -79,11 +79,14 @@ class Undo:
         return self.due_ns == NEVER
 
     def will_set(self, value: float, before: float, *, renew: bool = False) -> None:
-        earlier, self.before, self.value = self.value, before, value
+        """Notes the value that is set next; with `renew`, in place of all but the last one, else beside all others."""
+        self.before, self.value = before, value
         self.owed, self.problem, self.due_ns = False, "", NEVER
-        if self._noted is None or (renew and self._noted != (before, value)):
-            self.note.write(before, value, earlier)
-            self._noted = before, value
+        if renew:
+            del self._noted[:-1]
+        if (before, value) not in self._noted:
+            self.note.write(before, value, [noted for _, noted in self._noted])
+            self._noted.append((before, value))
 
     def owe(self, value: float | None = None, before: float = 0.0) -> None:
         """Makes an attempt due now.
@@ -158,7 +161,7 @@ class Undo:
         self._forget()
 
     def _forget(self) -> None:
-        self.value, self._noted = None, None
+        self.value, self._noted = None, []
         self.owed, self.problem, self.due_ns = False, "", NEVER
 
 
@@ -211,7 +214,10 @@ class GpuUndo:
         for undo in self._both:
             left = undo.note.leftover()
             if left is not None and not left.in_use:
-                undo.owe(left.value, left.before)
+                value = left.value
+                with suppress(DeviceError):  # the GPU may be at any of the clocks that the process has set
+                    value = left.nearest(self._gpu.clock_seen().mhz) if undo is self.clock else value
+                undo.owe(value, left.before)
                 if clock_is_reset and undo is self.clock:
                     undo.was_put_back(time.monotonic_ns())
                 undo.go_on(time.monotonic_ns())
