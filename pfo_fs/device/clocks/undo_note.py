@@ -112,7 +112,7 @@ class UndoNote:
 
     def leftover(self) -> Leftover | None:
         """Returns the note; None if there is none that can be read."""
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        with suppress(OSError, ArithmeticError, ValueError, LookupError, TypeError, RecursionError):
             found = self._read()
             before, value, pid = float(found["before"]), float(found["value"]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:

@@ -50,7 +50,9 @@ def test_a_note_is_found_although_the_name_is_taken_or_free_again_later(name: Pa
 def test_what_others_have_written_under_a_similar_name_does_not_count(name: Path) -> None:
     name.with_name(f"{name.name}1").mkdir(mode=0o700)  # the notes of user 10, where this one is user 1
     limit_note("GPU-1").write(400, 200)
-    assert list(name.iterdir())
+    (written,) = name.iterdir()
+    written.write_text('{"before": 400, "value": 200, "pid": Infinity}')
+    assert limit_note("GPU-1").leftover() is None
 
 
 def test_a_clock_on_a_gpu_that_another_process_takes_after_a_failed_reset_is_no_longer_in_force() -> None:
