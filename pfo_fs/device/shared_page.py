@@ -52,7 +52,7 @@ MEASURED_NUMBER = 25
 UNDO_FAILURES = 26
 """How often the clock or the power limit could not be put back so far."""
 ALL_BACK = 27
-"""1 when clock and power limit are put back for good, as the last act of the clock process."""
+"""As its last act, the clock process writes 1 if clock and power limit are put back for good, -1 if it has given up."""
 REPLAYS_DIFFER = 28
 """1 once a CUDA graph was replayed where training has begun no step; from then on, no mark of the device counts."""
 
