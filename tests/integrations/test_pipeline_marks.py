@@ -210,9 +210,11 @@ class FullIterationGraph:
 def test_each_call_of_megatrons_graph_of_the_full_iteration_is_a_step(model: Any) -> None:
     model.config.cuda_graph_impl = "full_iteration"
     attached = megatron.attach(model, "unused", num_microbatches=2, strict=True, world_size=1)
-    train = attached.forward_backward(FullIterationGraph())
+    train, in_place = attached.forward_backward(FullIterationGraph()), len(ObjectWraps._in_place)
     for _ in range(4):
+        model.config.timers = None  # as after an evaluation
         train(model=model, num_microbatches=2)
+    assert len(ObjectWraps._in_place) == in_place + 1
     called = [text for kind in ("forward 0", "backward 0") for text in (kind, "end") * 2]
     assert attached.optimizer.told == ["step", *called, "end of step"] * 2 + ["step", "end of step"] * 2  # type: ignore[attr-defined]
 
