@@ -209,6 +209,12 @@ def test_gpus_of_a_host_are_together_read_no_more_than_the_cap(bench: Make, monk
     assert 20 < max(in_a_second) <= MOST_READS_PER_S / 40 + 8
 
 
+def test_a_counter_whose_first_reading_fails_is_read_again(bench: Make) -> None:
+    one = bench(Fault("nvmlDeviceGetTotalEnergyConsumption", 999, count=1))
+    one.run(3.0)
+    assert one.nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] > 2
+
+
 def test_a_counter_that_stands_still_is_not_believed(bench: Make) -> None:
     one = bench()
     one.at(3.0, lambda: setattr(one.nvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 50_345_000))
