@@ -85,12 +85,8 @@ class WriteQueue:
         if error is None:
             self._not_before_s = 0.0
             return False
-        if (
-            write is None
-            or not again
-            or not isinstance(error, StoreError)
-            or isinstance(error, (AlreadyClaimed, NotShared))
-        ):
+        lasts = not isinstance(error, StoreError) or isinstance(error, (AlreadyClaimed, NotShared))
+        if write is None or not again or lasts:
             return False
         self._waiting.appendleft(_Waiting(write))
         self._not_before_s = self._around.now() + _SECONDS_TO_NEXT_TRY

@@ -348,9 +348,7 @@ def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Star
 
 def test_most_calls_per_second_are_an_option_or_a_variable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
-    )
+    monkeypatch.setattr(clock_client, "start_process", lambda _, started, **__: given.append(started["options"]))
     start()
     monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
     start()

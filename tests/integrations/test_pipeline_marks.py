@@ -266,9 +266,7 @@ def marks_of(clocks: Clocks, reader: Any) -> PipelineMarks:
     return PipelineMarks(LoadSteps(clocks, reader), [Instruction(0, "forward", 0)])  # type: ignore[arg-type]
 
 
-def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the_ranks_last_instruction(
-    clocks: Clocks,
-) -> None:
+def test_a_steps_loads_are_read_from_micro_batches_and_its_work_ends_with_the_last_instruction(clocks: Clocks) -> None:
     marks = marks_of(clocks, lambda batch, *, scale: scale * len(batch))
     for batches in (["aa", "b"], ["cccc", ""]):
         marks.read_loads(lambda batches=batches: [((batch,), {"scale": 10}) for batch in batches])  # type: ignore[misc]

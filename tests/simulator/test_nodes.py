@@ -64,11 +64,7 @@ def time_s(result: NodeIteration) -> float:
     return max(result.ends_s)
 
 
-plans = st.lists(
-    st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)),
-    min_size=12,
-    max_size=30,
-)
+plans = st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)), min_size=12, max_size=30)
 
 
 @settings(max_examples=40)

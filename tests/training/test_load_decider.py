@@ -141,10 +141,9 @@ def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_c
     assert decider.has_ended(), "all ranks go back to default clocks"
 
 
-@pytest.mark.parametrize("step", [float("nan"), float("inf")])
-def test_a_step_that_is_no_number_ends_the_process_and_is_told(decider: Running, step: float) -> None:
+def test_a_step_that_is_no_number_ends_the_process_and_is_told(decider: Running) -> None:
     rank = decider.connect(0)
-    rank.stream.sendall(pack_row([step, *make_row(0, (1.0,), Reading(0), [])[1:]], time.monotonic(), rank.rows))
+    rank.stream.sendall(pack_row([float("inf"), *make_row(0, (1.0,), Reading(0), [])[1:]], time.monotonic(), rank.rows))
     assert decider.has_ended()
     assert "cannot convert float" in read_state(decider.state_fd).problem  # type: ignore[union-attr]
 

@@ -49,11 +49,7 @@ class Undo:
     """
 
     def __init__(
-        self,
-        what: str,
-        note: UndoNote,
-        put_back: Callable[[float], None],
-        shows: Callable[[float], bool | None],
+        self, what: str, note: UndoNote, put_back: Callable[[float], None], shows: Callable[[float], bool | None]
     ) -> None:
         self.in_force: Callable[[float], None] = lambda value: None
         self._what = what
@@ -171,12 +167,8 @@ class GpuUndo:
     def __init__(self, gpu: Gpu) -> None:
         uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it undoes nothing
         self._gpu = gpu
-        self.clock = Undo(
-            "the default clocks",
-            clock_note("" if gpu.clock_backend == POWER_CAP else uuid),
-            lambda _: gpu.reset_clocks(),
-            lambda mhz: gpu.shows_clock(round(mhz)),
-        )
+        note = clock_note("" if gpu.clock_backend == POWER_CAP else uuid)
+        self.clock = Undo("the default clocks", note, lambda _: gpu.reset_clocks(), lambda m: gpu.shows_clock(round(m)))
         self.limit = Undo("the power limit", limit_note(uuid), gpu.set_power_limit_w, self._shows_limit)
         self._both = (self.clock, self.limit)
 

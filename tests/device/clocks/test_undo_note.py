@@ -57,10 +57,9 @@ def test_what_others_have_written_under_a_similar_name_does_not_count(name: Path
 
 def test_a_clock_on_a_gpu_that_another_process_takes_after_a_failed_reset_is_no_longer_in_force() -> None:
     note = Mock(leftover=lambda: Leftover(0, 600, 1, in_use=True))
-    undo = Undo("the clock", note, Mock(side_effect=OSError), Mock())
-    undo.in_force = in_force = Mock()
-    undo.will_set(900, 0)
-    undo.now()
-    assert not in_force.called
-    undo.go_on(undo.due_ns)
+    undo, in_force = Undo("the clock", note, Mock(side_effect=OSError), Mock()), Mock()
+    undo.in_force = in_force
+    undo.owe(900)
+    for _ in range(2):
+        undo.go_on(undo.due_ns)
     in_force.assert_called_once_with(0)
