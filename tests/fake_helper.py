@@ -37,8 +37,8 @@ class FakeClient:
     def revive(self, joining: list[Message]) -> bool:
         if self.may_revive:
             self.lost = False
-            self.told_on_revival.append(joining)
-            self.sent += joining
+            self.told_on_revival.append([*joining])
+            joining[:] = [message for message in joining if not self.send(message)]
         return self.may_revive
 
     def wait_for(self, kind: type[NewSchedule], timeout_s: float) -> NewSchedule | messages.Refused | None:

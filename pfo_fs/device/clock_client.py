@@ -229,8 +229,8 @@ class ClockProcess:
         try:
             if self._process is not None:
                 self._process.wait(timeout_s)
-                if not self._lost and not self.words[shared_page.ALL_BACK]:
-                    self._died()  # it has died after the last `check`
+                if not self._lost and self.words[shared_page.ALL_BACK] != 1:
+                    self._died()  # after the last `check`
                     self._process.wait(max(0.0, deadline_s - time.monotonic()))
                 self._tell_reset()
         except TimeoutError:
@@ -272,8 +272,10 @@ class ClockProcess:
         """Warns, and starts another process that resets the clock or power limit that the dead one may have left."""
         self._lost = True
         self.words[shared_page.SLEEPING] = 0
-        self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
-        log.warning("the clock process has died%s; it is not replaced, and nothing is set any more", self.how_it_ended)
+        how = self.how_it_ended = "" if self._process is None else self._process.how_it_ended()
+        has = "given up to put back what it has set" if self.words[shared_page.ALL_BACK] < 0 else "died"
+        log.warning("the clock process has %s%s; it is not replaced, and nothing is set any more", has, how)
+        self.words[shared_page.ALL_BACK] = 0
         _dying[:] = [process for process in _dying if process.poll() is None]
         if self._process is not None and self._process.poll() is None:
             _dying.append(self._process)

@@ -140,7 +140,7 @@ class ClockLoop:
         problem = self._undo.finish(UNDO_FOR_S, self._measuring.report)
         message = f"{problem}; given up after {UNDO_FOR_S:g} s: {LEFT_TO}" if problem else ""
         self._measuring.report(message, released=not problem)
-        self._words[shared_page.ALL_BACK] = int(not problem)
+        self._words[shared_page.ALL_BACK] = -1 if problem else 1
         return not problem
 
     def _clock_was_set(self, t_ns: int, mhz: int, waited_ns: int) -> None:

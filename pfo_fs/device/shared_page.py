@@ -52,7 +52,7 @@ MEASURED_NUMBER = 25
 UNDO_FAILURES = 26
 """How often the clock or the power limit could not be put back so far."""
 ALL_BACK = 27
-"""1 when clock and power limit are put back for good, as the last act of the clock process."""
+"""As its last act, the clock process writes 1 if clock and power limit are put back for good, -1 if it has given up."""
 REPLAYS_DIFFER = 28
 """1 once a CUDA graph was replayed where training has begun no step; from then on, no mark of the device counts."""
 
@@ -200,12 +200,6 @@ def write_change(words: memoryview, t_ns: int, mhz: int) -> None:
     at = _CHANGES + 1 + 2 * (count % _CHANGE_SLOTS)
     words[at], words[at + 1] = t_ns, mhz
     words[_CHANGES] = count + 1
-
-
-def last_change(words: memoryview) -> tuple[int, int]:
-    """Returns when the clock was set last, in monotonic ns, and to what, in MHz; (0, 0) before the first time."""
-    at = _CHANGES + 1 + 2 * ((words[_CHANGES] - 1) % _CHANGE_SLOTS)
-    return words[at], words[at + 1]
 
 
 def mean_clock_mhz(words: memoryview, begin_ns: int, end_ns: int, top_mhz: int) -> float:

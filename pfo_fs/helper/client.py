@@ -94,15 +94,15 @@ class HelperClient:
     def revive(self, joining: list[Message]) -> bool:
         """Tries once, without waiting, to reach a new helper in place of a dead one, and sends it `joining`.
 
-        Any rank of the host may start the new helper. If helpers die again and again, the pauses between starts grow.
+        What it has no room for stays in that list. Any rank of the host may start the new helper. If helpers die again
+        and again, the pauses between starts grow.
         """
         self._own_socket.close_socket(self._socket)
         if not self._connect():
             self._start_when_due()
             if not self._connect():  # at once: the new one ends if its first rank does not come within a minute
                 return False
-        for message in joining:
-            self.send(message)
+        joining[:] = [message for message in joining if not self.send(message)]
         return True
 
     def _start_when_due(self) -> None:

@@ -107,7 +107,7 @@ class HelperLink:
         if client.lost:
             self._revive(client)
         elif self._unsent:
-            self._unsent = {kind for kind in self._unsent if not client.send(self._kept[kind])}
+            self._unsent = {kind for kind, kept in self._kept.items() if kind in self._unsent and not client.send(kept)}
         return found
 
     def leave(self, goodbye: Message) -> None:
@@ -139,8 +139,9 @@ class HelperLink:
         text = f"the helper process for the shared directory has died{client.how_it_ended()}; another one is started"
         if self._warn(text, "helper died"):
             self._told_dead = messages.ProblemSeen(message=text)
+        unsent = [*self._kept.values()]
         try:
-            revived = client.revive(list(self._kept.values()))
+            revived = client.revive(unsent)
         except OSError as error:  # the process cannot be started, for example because there are too many
             self._warn(f"no new helper process can be started: {error}", "helper start")
             return
@@ -148,5 +149,5 @@ class HelperLink:
             if self._told_dead is not None:
                 client.send(self._told_dead)
             self._told_dead = None
-            self._unsent.clear()
+            self._unsent = {type(message) for message in unsent}
             self._warn.forget("helper died")

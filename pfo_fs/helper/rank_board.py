@@ -175,4 +175,4 @@ class IterationTimeLog:
 
     def not_written(self) -> None:
         """Notes that a record could not be written: the next one is due after the shortest interval."""
-        self._written = None
+        self._written = (-1, 0.0, "not known")

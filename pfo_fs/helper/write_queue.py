@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pfo_fs.errors import AlreadyClaimed, NotShared, PfoError, StoreError
 from pfo_fs.helper.job import Around
 from pfo_fs.helper.operations import RegisterRanks, Write, WriteResults
-from pfo_fs.store.bodies import MOST_NAMES_PER_FILE
+from pfo_fs.store.bodies import MOST_NAMES_PER_FILE, EndBody
 
 MAX_WAITING = 1000
 _SECONDS_TO_NEXT_TRY = 1.0
@@ -30,7 +30,7 @@ class _Waiting:
 
 
 class WriteQueue:
-    """The records that wait; a record that comes when `MAX_WAITING` wait is dropped."""
+    """The records that wait; when `MAX_WAITING` wait, what comes is dropped, unless ranks join or the job ends."""
 
     def __init__(self, around: Around) -> None:
         self._around = around
@@ -58,7 +58,7 @@ class WriteQueue:
             if joined is not None:
                 waits.write = joined
                 return
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING and not isinstance(write, (RegisterRanks, EndBody)):
             return
         gathered_for_s = _GATHERED_FOR_S.get(type(write))
         self._waiting.append(_Waiting(write, 0.0 if gathered_for_s is None else self._around.now() + gathered_for_s))
@@ -85,12 +85,8 @@ class WriteQueue:
         if error is None:
             self._not_before_s = 0.0
             return False
-        if (
-            write is None
-            or not again
-            or not isinstance(error, StoreError)
-            or isinstance(error, (AlreadyClaimed, NotShared))
-        ):
+        lasts = not isinstance(error, StoreError) or isinstance(error, (AlreadyClaimed, NotShared))
+        if write is None or not again or lasts:
             return False
         self._waiting.appendleft(_Waiting(write))
         self._not_before_s = self._around.now() + _SECONDS_TO_NEXT_TRY

@@ -31,7 +31,7 @@ class LightningCallback(FrameworkCallback):
 
     def _log_metrics(self, trainer: Trainer) -> None:
         """Gives `metrics()` to the trainer's loggers, after a step that is logged."""
-        if trainer.loggers and trainer.global_step % trainer.log_every_n_steps == 0:
+        if trainer.loggers and (every := trainer.log_every_n_steps) and trainer.global_step % every == 0:
             metrics = self.metrics()
             for logger in trainer.loggers if metrics else ():
                 logger.log_metrics(metrics, step=trainer.global_step)

@@ -13,6 +13,9 @@ MicroBatches: TypeAlias = Callable[[], Iterable[MicroBatch]]
 StepLoads: TypeAlias = Iterable[object] | None
 """The load of each micro-batch of a step; None if they are not known."""
 
+_NOT_GIVEN: Sequence[StepLoads] = (None,)
+_NEVER_CALLED = "nothing calls loads= with this framework; give loads=True, and call give_loads() before each step"
+
 
 def check_loads(loads: object, orders: Sequence[Sequence[Instruction]]) -> None:
     """Checks that clocks can come from loads, if `loads` is given.
@@ -42,7 +45,7 @@ class LoadSteps:
     """
 
     def __init__(self, clocks: LoadClocks, reader: Callable[..., object] | None) -> None:
-        self.given: Sequence[StepLoads] = (None,)
+        self.given = _NOT_GIVEN
         self._clocks, self._reader = clocks, reader
 
     def read(self, micro_batches: MicroBatches) -> None:
@@ -58,7 +61,9 @@ class LoadSteps:
             return None
 
     def on_step_begin(self) -> None:
-        given, self.given = self.given, (None,)
+        given, self.given = self.given, _NOT_GIVEN
+        if given is _NOT_GIVEN and self._reader is not None:
+            self._clocks.misread(ConfigError(_NEVER_CALLED))
         self._clocks.step(given[0], given[1:])
 
     def on_step_end(self) -> None:

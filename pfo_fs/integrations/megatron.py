@@ -237,6 +237,7 @@ class MegatronAttachment(Attachment):
         """Puts the timers into a configuration that does not have them; returns whether it did."""
         if isinstance(config.timers, _Timers):
             return False
+        self._armed.pop(id(config), lambda: None)()  # forgets the timers that the program has replaced
         self._armed[id(config)] = _arm(config, self.marks)
         return True
 

@@ -38,10 +38,7 @@ class PipelineMarks:
     """
 
     def __init__(
-        self,
-        opt: optimizer.PFOFileOptimizer | LoadSteps,
-        order: Sequence[Instruction],
-        guard: Guard | None = None,
+        self, opt: optimizer.PFOFileOptimizer | LoadSteps, order: Sequence[Instruction], guard: Guard | None = None
     ) -> None:
         self.in_step = False
         self.running: str | None = None

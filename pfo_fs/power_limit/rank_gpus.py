@@ -50,7 +50,7 @@ class RankGpus:
         self.gpus = gpus_of(self.monitor, knob)
         # A user who gives an `EnergyMonitor` closes it, and with it its GPUs.
         self._closes_gpus = not (isinstance(monitor, EnergyMonitor) and self.gpus is monitor.gpus)
-        self._level: int | None = None  # the level that was requested last; None: the earlier one
+        self._level: int | None = None  # requested last; None: the earlier one; -1: it failed, on one GPU at least
         self._held = (0.0, 0.0)  # time and energy of the window before it was interrupted
         self._window = ""
         self._is_open = False
@@ -81,7 +81,7 @@ class RankGpus:
     def hold(self, off: bool) -> None:
         """Requests the earlier levels while the job is switched off, and the wanted level after that."""
         if off != self._is_off:
-            self._is_off, self._dropped = off, _SWITCHED_OFF
+            self._is_off, self._dropped, self._troubled = off, _SWITCHED_OFF, False  # without a pause
             self._follow()
 
     def _follow(self) -> None:
@@ -104,7 +104,7 @@ class RankGpus:
 
     def pause(self) -> None:
         """Does the same as `restore` if a level was set."""
-        if self._level is not None or self._troubled:
+        if self._level is not None:
             self.restore()
 
     def check(self) -> str:
@@ -113,7 +113,7 @@ class RankGpus:
             self.note(gpu.check())
             if gpu.trouble:
                 self._dropped, gpu.trouble = gpu.trouble, ""
-                self._level, self._troubled = None, True
+                self._level, self._troubled = -1, True
                 self._pauses.failed(time.monotonic_ns())
                 log.warning("%s: %s; %s", gpu.name, self._dropped, self._pauses.text)
         return self.problem

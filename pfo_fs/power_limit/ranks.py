@@ -113,6 +113,7 @@ def agree_on_levels(ranks: RankGroup, gpus: RankGpus, step: int, unit: str) -> L
     if len(ranges) > 1:
         named = "; ".join(
             f"{gpu.name} (rank {rank}, GPU {gpu.position}): {gpu.levels.lowest:g} to {gpu.levels.highest:g} {unit}"
+            + f", {len(gpu.levels.offered)} clocks" * bool(gpu.levels.offered)
             for rank, gpu in of_job[:_MAX_GPUS_NAMED]
         )
         same = {"W": "power limit for all needs GPUs with the same range of limits"}

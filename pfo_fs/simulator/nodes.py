@@ -108,8 +108,6 @@ class NodeIteration:
     ends_s: list[float]
     energies_j: list[float]
     wrong_s: float = 0.0
-    busy_s: float = 0.0
-    calls: int = 0
     changes: list[list[tuple[float, int]]] = field(default_factory=list)
 
 
@@ -240,7 +238,6 @@ class SimulatedNodes:
         planned = self._number_of[rank.clocks[rank.place]] if rank.clocks else 0
         for gpu in rank.gpus:
             result.energies_j[rank.node] += took_s * powers[gpu.number]
-            result.busy_s += took_s
             if gpu.number != planned:
                 result.wrong_s += took_s
 
@@ -335,7 +332,6 @@ class SimulatedNodes:
         mhz = self._ranks[gpu.rank].wanted_mhz  # the newest request wins
         call_s = self.settings.physics.call_time_s(mhz, self._random.random(), self._random.random())
         waited_ns = round((self._now_s - gpu.asked_s) * 1e9)
-        self._result.calls += 1
 
         def returned() -> None:
             gpu.calling = False

@@ -89,7 +89,7 @@ class Decider:
         try:
             while self._serve_once():
                 pass
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             known: LoadsKnown = self._coordinator.state
             problem = f"the process that decides clocks has stopped: {error}"
             self._write(known.model_copy(update={"text": f"{problem}. {known.text}", "problem": problem}))
@@ -145,7 +145,7 @@ class Decider:
         """Takes a rank's row; decides the clocks of its step once the rows of all ranks have come.
 
         Raises:
-            ValueError: The row's step is NaN, or too many steps are open.
+            ValueError: The row's step is NaN, or too many steps are open; OverflowError: it is infinite.
         """
         step = int(row[0])
         rows = self._open.setdefault(step, {})
@@ -166,7 +166,8 @@ class Decider:
             return False
         if rank in self._ranks or not 0 <= rank < self._size:
             return False
-        of.connection.sendall(proof(self._token, challenge, -1))
+        with suppress(OSError):  # if the rank has ended, `_take` finds that next
+            of.connection.sendall(proof(self._token, challenge, -1))
         challenges = of.challenge, challenge
         of.rows, of.clocks = (Seals(self._token, challenges, rank, clocks=to_rank) for to_rank in (False, True))
         of.rank = rank
@@ -193,7 +194,8 @@ class Decider:
         for rank, mhz in enumerate(clocks):
             seals = self._ranks[rank].clocks
             assert seals is not None  # it has greeted
-            self._ranks[rank].connection.sendall(pack_clock(step, mhz, seals))
+            with suppress(OSError):  # as in `_greets`
+                self._ranks[rank].connection.sendall(pack_clock(step, mhz, seals))
         self._coordinator.learn()
         self._write(self._coordinator.state)
 

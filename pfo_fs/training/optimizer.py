@@ -371,6 +371,6 @@ class PFOFileOptimizer(ZeusCallbacks):
 
     def _forget(self) -> None:
         """Makes all methods do nothing in a forked child: job, helper, clock process and page belong to the parent."""
-        self._closed = True
+        self._closed, self._only_exchanges, self.follows = True, False, False
         self._link.forget()
         self._tracker.disconnect()

@@ -220,12 +220,17 @@ def test_its_death_warns_once_and_resets(locked: ClockProcess, gpu: GpuLog, capl
     locked.close()
 
 
-def test_a_death_unseen_leaves_no_clock(locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("all_back", "said"), [(0, "has died"), (-1, "has given up")])
+def test_a_death_unseen_leaves_no_clock(
+    locked: ClockProcess, gpu: GpuLog, caplog: pytest.LogCaptureFixture, all_back: int, said: str
+) -> None:
     os.kill(locked.pid, signal.SIGKILL)
+    locked.words[shared_page.ALL_BACK] = all_back
     with caplog.at_level(logging.INFO, "pfo_fs"):
         locked.close()
     assert gpu.clocks[-1] == 0
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert said in caplog.text
 
 
 def test_that_the_clock_is_back_is_said_after_it_is_and_not_if_it_may_not_be(
@@ -343,9 +348,7 @@ def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Star
 
 def test_most_calls_per_second_are_an_option_or_a_variable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        clock_client, "start_process", lambda module, arguments, **_: given.append(arguments["options"])
-    )
+    monkeypatch.setattr(clock_client, "start_process", lambda _, started, **__: given.append(started["options"]))
     start()
     monkeypatch.setenv("PFO_FS_MAX_CLOCK_CALLS_PER_S", "50")
     start()

@@ -109,8 +109,9 @@ def test_a_link_without_a_helper_does_nothing() -> None:
     link.close()
 
 
-def test_a_kept_message_for_which_the_helper_had_no_room_is_sent_again(link: HelperLink, client: FakeClient) -> None:
-    client.reads = False
+@pytest.mark.parametrize("is_new", [False, True])
+def test_what_the_helper_had_no_room_for_is_sent_again(link: HelperLink, client: FakeClient, is_new: bool) -> None:
+    client.reads, client.lost = False, is_new
     link.send_kept(ORDER)
     link.poll()
     assert client.sent == []

@@ -226,6 +226,8 @@ def test_a_rank_that_has_nothing_to_say_but_throttling_says_when_it_is_over() ->
     assert not log.take(105.0)
     log.add([], "")
     assert log.take(105.0)
+    log.not_written()
+    assert log.take(106.0)
 
 
 def test_only_the_last_iterations_are_kept() -> None:

@@ -148,12 +148,13 @@ def test_a_worker_that_hangs_is_given_nothing_more_and_the_helper_keeps_a_bounde
     for _ in range(MAX_WAITING + 10):
         given += helper.hears(0, SAVE)
     assert given == [SAVE]
+    helper.state._writes.add(bodies.EndBody(reason="finished"))
     count = 0
     while given:
         count += 1
         given += helper.done(given.pop(), [m.ProfileSaved()])
     assert helper.state.is_idle
-    assert count == MAX_WAITING + 1  # the first one, and those that waited
+    assert count == MAX_WAITING + 2  # the first one, those that waited, and the job's end
 
 
 def test_warnings_of_the_helper_reach_training() -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from framework_pages import run_block
 
+from pfo_fs.integrations.lightning import LightningCallback
 from pfo_fs.power_limit import EnergyMonitor, GlobalPowerLimitOptimizer
 
 pytestmark = [pytest.mark.usefixtures("sim_dir"), pytest.mark.filterwarnings("ignore")]
+
+
+def test_lightnings_loggers_get_no_metrics_where_no_step_is_logged() -> None:
+    trainer = Mock(loggers=[Mock()], log_every_n_steps=0, global_step=6)
+    LightningCallback._log_metrics(Mock(), trainer)
+    assert not trainer.loggers[0].log_metrics.called
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> tuple[RankGpus, FakeGpu]:
     return RankGpus(FakeMonitor(lambda: (1.0, 2.0))), gpu
 
 
-def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[RankGpus, FakeGpu]) -> None:
+def test_while_off_no_level_is_set_though_a_gpu_refused_one_and_then_the_newest(gpus: tuple[RankGpus, FakeGpu]) -> None:
     rank, gpu = gpus
     rank.set_level(300)
     rank.hold(True)
@@ -195,6 +195,10 @@ def test_while_off_no_level_is_set_and_the_newest_one_is_after_that(gpus: tuple[
     assert (gpu.levels, gpu.given_back) == ([300], 1)
     rank.hold(False)
     assert (gpu.levels, gpu.given_back) == ([300, 250], 1)
+    gpu.trouble = "busy"  # other GPUs of the rank may be at that level
+    rank.check()
+    rank.hold(True)
+    assert gpu.given_back == 2
 
 
 @pytest.mark.parametrize("held_at", ["before", "in", "after"])

@@ -4,6 +4,7 @@ import random
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from commands import pfo_fs
@@ -14,6 +15,9 @@ from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 from pfo_fs import power_limit as pl
 from pfo_fs.device.simulated.physics import A100, MODELS, TRAINING, GpuModel
 from pfo_fs.errors import ConfigError
+from pfo_fs.power_limit.gpus import Levels
+from pfo_fs.power_limit.rank_gpus import GpuRange
+from pfo_fs.power_limit.ranks import agree_on_levels
 from pfo_fs.power_limit.selectors import Search
 
 SELECTORS: list[pl.OptimumSelector] = [
@@ -211,3 +215,9 @@ def test_every_selector_chooses_as_zeuss(
 def test_no_number_is_no_argument_of_a_selector(kind: type[pl.ZeusCost] | type[pl.MaxSlowdownConstraint]) -> None:
     with pytest.raises(ConfigError):
         kind(float("nan"))
+
+
+def test_gpus_whose_clocks_differ_between_the_same_ends_are_told_apart() -> None:
+    ranges = [GpuRange("GPU", Levels(210, 1410, clocks), 0) for clocks in ((1410, 210), (1410, 900, 210))]
+    with pytest.raises(ConfigError, match=r"1410 MHz, 2 clocks; .* 1410 MHz, 3 clocks"):
+        agree_on_levels(Mock(all_gather=lambda mine: [mine]), Mock(ranges=lambda: ranges, problem=""), 15, "MHz")

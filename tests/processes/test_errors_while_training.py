@@ -182,6 +182,7 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimize
     before = marks_of(opt)
 
     def do() -> None:
+        assert opt.metrics() == {}
         with opt:
             for _ in range(3):
                 run_step(opt, begin)

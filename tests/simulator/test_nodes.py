@@ -100,7 +100,6 @@ def test_the_slowest_gpu_of_a_rank_decides_each_gpu_counts_and_calls_of_a_node_w
     one = run(nodes_of(Exact(*EXACT)), work, [[900] * 4], 3)
     eight = run(nodes, work, [[900] * 4], 3)
     assert time_s(eight) == pytest.approx(time_s(one), rel=0.1)
-    assert eight.busy_s == pytest.approx(8 * time_s(eight))
     assert sum(eight.energies_j) > 7 * sum(one.energies_j)
     assert nodes.latencies_of(0).calls.queue_ns == pytest.approx(7 * EXACT.call_s * 1e9, rel=0.15)
     alone = nodes_of(Exact(*EXACT._replace(serial=False)), gpus_per_rank=8)
@@ -112,7 +111,6 @@ def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
     clocks_mhz = [900, 1410] * 50
     work = one_rank([0.03] * 100)
     eight = run(nodes_of(Exact(*EXACT), gpus_per_rank=8), work, [clocks_mhz], 3)
-    assert eight.calls / time_s(eight) < 1.05 / EXACT.call_s
     highest_s = sum(times_s[0] for times_s in work.times_s)
     assert highest_s * 0.999 <= time_s(eight) <= planned_s(work, clocks_mhz) * 1.001
 
@@ -131,7 +129,7 @@ def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: 
 @pytest.mark.parametrize("jitter", [0.003, 0.01, 0.02])
 def test_where_latencies_are_known_clocks_are_another_instructions_for_three_percent_of_the_time(jitter: float) -> None:
     """The shape of the steps that were recorded on an H200: 13 and 33 ms by turns, each at another clock."""
-    random, wrong_s, busy_s = Random(1), 0.0, 0.0
+    random, wrong_s, all_s = Random(1), 0.0, 0.0
     work = one_rank([0.013, 0.033] * 6)._replace(kinds=[0, 1] * 6)
     nodes = nodes_of(NodePhysics("H200", 0.0001, 0.0003, False, 0.005, 0.005))
     clocks_mhz = [CLOCKS_MHZ[1 + place % 3] for place in range(12)]
@@ -139,5 +137,5 @@ def test_where_latencies_are_known_clocks_are_another_instructions_for_three_per
         result = nodes.run(work, [clocks_mhz], [random.gauss(1, jitter) for _ in clocks_mhz])
         nodes.wait(0.003)
         if step >= 20:
-            wrong_s, busy_s = wrong_s + result.wrong_s, busy_s + result.busy_s
-    assert wrong_s / busy_s <= 0.031
+            wrong_s, all_s = wrong_s + result.wrong_s, all_s + time_s(result)
+    assert wrong_s / all_s <= 0.031

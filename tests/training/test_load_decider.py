@@ -141,6 +141,13 @@ def test_a_stranger_who_has_passed_on_the_greetings_can_forge_neither_rows_nor_c
     assert decider.has_ended(), "all ranks go back to default clocks"
 
 
+def test_a_step_that_is_no_number_ends_the_process_and_is_told(decider: Running) -> None:
+    rank = decider.connect(0)
+    rank.stream.sendall(pack_row([float("inf"), *make_row(0, (1.0,), Reading(0), [])[1:]], time.monotonic(), rank.rows))
+    assert decider.has_ended()
+    assert "cannot convert float" in read_state(decider.state_fd).problem  # type: ignore[union-attr]
+
+
 def test_a_process_that_does_not_know_the_jobs_secret_is_not_taken_for_the_one_that_decides() -> None:
     def greet(connection: socket.socket) -> None:
         connection.sendall(bytes(TOKEN_BYTES))

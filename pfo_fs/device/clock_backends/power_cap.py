@@ -83,7 +83,7 @@ class PowerCapGpu(ReadThrough):
         if mhz >= top_mhz or limit_w > before_w:
             limit_w = before_w
         if abs(limit_w - now_w) > SAME_W:
-            if not self._note.write(before_w, limit_w, now_w):
+            if not self._note.write(before_w, limit_w, [now_w]):
                 raise DeviceError("no note of the power limit can be written; set PFO_FS_RUN_DIR to a folder for it")
             self.set_power_limit_w(limit_w)
 

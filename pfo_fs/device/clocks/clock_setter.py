@@ -94,9 +94,7 @@ class ClockSetter:
             self._stop("the clock process got SIGTERM; clocks stay at their default")
             self.release()
         target = wanted()
-        if not self.controls or target == self.target:
-            return
-        if not self.may_set(target, time.monotonic_ns()):
+        if not self.controls or target == self.target or not self.may_set(target, time.monotonic_ns()):
             return
         clock_mhz = self._offered(target)
         changes = clock_mhz != self.clock_mhz
@@ -105,6 +103,8 @@ class ClockSetter:
             if changes:
                 with self._driver.access():
                     target = wanted()
+                    if not self.may_set(target, time.monotonic_ns()):
+                        return
                     clock_mhz = self._offered(target)
                     changes = clock_mhz != self.clock_mhz
                     if changes:

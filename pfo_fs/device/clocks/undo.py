@@ -49,11 +49,7 @@ class Undo:
     """
 
     def __init__(
-        self,
-        what: str,
-        note: UndoNote,
-        put_back: Callable[[float], None],
-        shows: Callable[[float], bool | None],
+        self, what: str, note: UndoNote, put_back: Callable[[float], None], shows: Callable[[float], bool | None]
     ) -> None:
         self.in_force: Callable[[float], None] = lambda value: None
         self._what = what
@@ -62,7 +58,7 @@ class Undo:
         self._shows = shows
         self._pauses = Pauses(_FIRST_S, _LONGEST_S, even_if_missing=True)
         self._look_until_ns = 0
-        self._noted: tuple[float, float] | None = None
+        self._noted: list[tuple[float, float]] = []
         self.before = 0.0
         self.value: float | None = None
         self.owed = False
@@ -79,11 +75,14 @@ class Undo:
         return self.due_ns == NEVER
 
     def will_set(self, value: float, before: float, *, renew: bool = False) -> None:
-        earlier, self.before, self.value = self.value, before, value
+        """Notes the value that is set next; with `renew`, in place of all but the last one, else beside all others."""
+        self.before, self.value = before, value
         self.owed, self.problem, self.due_ns = False, "", NEVER
-        if self._noted is None or (renew and self._noted != (before, value)):
-            self.note.write(before, value, earlier)
-            self._noted = before, value
+        if renew:
+            del self._noted[:-1]
+        if (before, value) not in self._noted:
+            self.note.write(before, value, [noted for _, noted in self._noted])
+            self._noted.append((before, value))
 
     def owe(self, value: float | None = None, before: float = 0.0) -> None:
         """Makes an attempt due now.
@@ -114,6 +113,7 @@ class Undo:
             return
         if self.problem and self._is_taken():
             self._forget()
+            self.in_force(self.before)  # what this process has set holds no longer
             return
         if self.owed:
             try:
@@ -157,7 +157,7 @@ class Undo:
         self._forget()
 
     def _forget(self) -> None:
-        self.value, self._noted = None, None
+        self.value, self._noted = None, []
         self.owed, self.problem, self.due_ns = False, "", NEVER
 
 
@@ -167,12 +167,8 @@ class GpuUndo:
     def __init__(self, gpu: Gpu) -> None:
         uuid = "" if gpu.clock_backend == "dry run" else gpu.uuid  # a dry run has no notes: it undoes nothing
         self._gpu = gpu
-        self.clock = Undo(
-            "the default clocks",
-            clock_note("" if gpu.clock_backend == POWER_CAP else uuid),
-            lambda _: gpu.reset_clocks(),
-            lambda mhz: gpu.shows_clock(round(mhz)),
-        )
+        note = clock_note("" if gpu.clock_backend == POWER_CAP else uuid)
+        self.clock = Undo("the default clocks", note, lambda _: gpu.reset_clocks(), lambda m: gpu.shows_clock(round(m)))
         self.limit = Undo("the power limit", limit_note(uuid), gpu.set_power_limit_w, self._shows_limit)
         self._both = (self.clock, self.limit)
 
@@ -210,7 +206,10 @@ class GpuUndo:
         for undo in self._both:
             left = undo.note.leftover()
             if left is not None and not left.in_use:
-                undo.owe(left.value, left.before)
+                value = left.value
+                with suppress(DeviceError):  # the GPU may be at any of the clocks that the process has set
+                    value = left.nearest(self._gpu.clock_seen().mhz) if undo is self.clock else value
+                undo.owe(value, left.before)
                 if clock_is_reset and undo is self.clock:
                     undo.was_put_back(time.monotonic_ns())
                 undo.go_on(time.monotonic_ns())

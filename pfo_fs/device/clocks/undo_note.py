@@ -12,6 +12,7 @@ import math
 import os
 import stat
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +74,8 @@ class Leftover(NamedTuple):
 
     Attributes:
         before: The value before; 0 MHz is the driver's default.
-        value: What it has set or was about to set (of clocks, the first); if killed just before, `earlier` is in force.
+        value: What it has set or was about to set.
+        earlier: What may be in force in its place: of power limits, the one before; of clocks, any that it has set.
         in_use: Whether that clock process still runs on this host; then it undoes the setting itself.
     """
 
@@ -81,11 +83,15 @@ class Leftover(NamedTuple):
     value: float
     pid: int
     in_use: bool
-    earlier: float | None = None
+    earlier: Sequence[float] = ()
 
     def is_of(self, value: float, same: float) -> bool:
         """Whether that clock process may have left a value that is in force now, give or take `same`."""
-        return any(abs(own - value) <= same for own in (self.value, self.earlier) if own is not None)
+        return abs(self.nearest(value) - value) <= same
+
+    def nearest(self, value: float) -> float:
+        """Returns the nearest to `value` of what that clock process may have left."""
+        return min((self.value, *self.earlier), key=lambda own: abs(own - value))
 
     @property
     def is_own(self) -> bool:
@@ -106,14 +112,13 @@ class UndoNote:
 
     def leftover(self) -> Leftover | None:
         """Returns the note; None if there is none that can be read."""
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        with suppress(OSError, ArithmeticError, ValueError, LookupError, TypeError, RecursionError):
             found = self._read()
             before, value, pid = float(found["before"]), float(found["value"]), int(found["pid"])
             if math.isfinite(before) and math.isfinite(value) and before >= 0:
                 began = "" if is_stopped(pid) else start_of(pid)  # a stopped process undoes nothing
-                earlier = found.get("earlier")
-                earlier = None if earlier is None else float(earlier)
-                return Leftover(before, value, pid, began != "" and began == found["began"], earlier)
+                in_use = began != "" and began == found["began"]
+                return Leftover(before, value, pid, in_use, [float(each) for each in found.get("earlier") or ()])
         return None
 
     def limit_before_w(self, gpu: Gpu) -> float:
@@ -126,7 +131,7 @@ class UndoNote:
         is_ours = left is not None and left.is_of(now_w, SAME_W) and lowest_w <= left.before <= highest_w
         return left.before if left is not None and is_ours else now_w
 
-    def write(self, before: float, value: float, earlier: float | None = None) -> bool:
+    def write(self, before: float, value: float, earlier: Sequence[float] = ()) -> bool:
         """Notes that `value` follows `earlier`, and that `before` is to be put back; returns whether it is noted."""
         with suppress(OSError):
             if not self._uuid:

@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from pfo_fs.errors import DeviceError, GpuLost, NotOffered
+from pfo_fs.errors import DeviceError, DevicePermissionError, NotOffered
 
 _MOST_W = 5000.0
 """No GPU takes more than this: a counter that grows faster has jumped."""
@@ -13,7 +13,7 @@ _TICK_S = 1.5
 _STANDS_S = 5.0
 """A counter that has not changed for five seconds, while the GPU takes power, stands still."""
 _FAILURES = 3
-"""After three failed readings in turn, or if the first of all fails, power is read in place of the counter."""
+"""After three failed readings in turn, or if there is no counter that this process may read, power is read."""
 
 
 class EnergyCounter:
@@ -41,10 +41,10 @@ class EnergyCounter:
         self._why_power = ""  # why power is integrated
         try:
             self._sum_j = self._raw_j = self._counter_j()
-        except GpuLost:
-            pass  # power could not be read either; both are asked again
-        except DeviceError as error:
+        except (NotOffered, DevicePermissionError) as error:
             self._why_power = str(error)
+        except DeviceError:
+            pass  # it is asked again
 
     def read_j(self) -> float:
         """Returns the joules so far.

@@ -59,8 +59,8 @@ class SimulatedStream:
                 self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Calls a short function when the device has done all work before; at once if the device is idle."""
-        if self._waiting.unfinished_tasks:
+        """Calls a short function when the device has done all work before; at once if it is idle, and after `close`."""
+        if self._waiting.unfinished_tasks and not self._closed:
             self._waiting.put(function)
         else:
             function()

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from pfo_fs.device.clocks import undo_note
-from pfo_fs.device.clocks.undo_note import limit_note
+from pfo_fs.device.clocks.undo import Undo
+from pfo_fs.device.clocks.undo_note import Leftover, limit_note
 
 TAKEN: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: path.touch(),
@@ -48,4 +50,16 @@ def test_a_note_is_found_although_the_name_is_taken_or_free_again_later(name: Pa
 def test_what_others_have_written_under_a_similar_name_does_not_count(name: Path) -> None:
     name.with_name(f"{name.name}1").mkdir(mode=0o700)  # the notes of user 10, where this one is user 1
     limit_note("GPU-1").write(400, 200)
-    assert list(name.iterdir())
+    (written,) = name.iterdir()
+    written.write_text('{"before": 400, "value": 200, "pid": Infinity}')
+    assert limit_note("GPU-1").leftover() is None
+
+
+def test_a_clock_on_a_gpu_that_another_process_takes_after_a_failed_reset_is_no_longer_in_force() -> None:
+    note = Mock(leftover=lambda: Leftover(0, 600, 1, in_use=True))
+    undo, in_force = Undo("the clock", note, Mock(side_effect=OSError), Mock()), Mock()
+    undo.in_force = in_force
+    undo.owe(900)
+    for _ in range(2):
+        undo.go_on(undo.due_ns)
+    in_force.assert_called_once_with(0)

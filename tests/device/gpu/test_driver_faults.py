@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pfo_fs.device import shared_page
 from pfo_fs.device.clock_start import ClockOptions
 from pfo_fs.device.clocks.driver_calls import MOST_READS_PER_S, HostDriver
-from pfo_fs.device.clocks.undo import reset_left_by
+from pfo_fs.device.clocks.undo import GpuUndo, reset_left_by
 from pfo_fs.device.clocks.undo_note import clock_note
+from pfo_fs.device.gpu.spec import open_gpu
 from pfo_fs.device.metering.reporter import Reporter
 
 Make = Callable[..., Bench]
@@ -124,9 +125,13 @@ def test_the_next_process_finishes_what_the_driver_has_refused(bench: Make, monk
     assert (later.nvml.limit_mw, later.notes()) == (400_000, set())
 
 
-def test_what_a_dead_clock_process_has_left_is_reset_although_the_driver_refuses_at_first(bench: Make) -> None:
+def test_what_a_dead_process_has_left_is_reset_in_the_end(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = bench(Fault("nvmlDeviceResetGpuLockedClocks", 999, count=9))
-    one.nvml.lock_mhz = 900
+    undo = GpuUndo(open_gpu(f"nvml:{UUID}")).clock
+    for mhz in (1200, 900, 1200):
+        undo.will_set(mhz, 0)
+    monkeypatch.setattr("pfo_fs.device.clocks.undo_note.start_of", lambda pid: "")  # that process has ended
+    one.nvml.lock_mhz, one.nvml.resets_without_effect = 900, 2
     assert reset_left_by(f"nvml:{UUID}", ClockOptions(clock_backend="nvml")) == ""
     assert one.nvml.lock_mhz == 0
 
@@ -165,8 +170,8 @@ def test_sigterm_while_the_driver_refuses_resets_as_soon_as_it_can(bench: Make) 
     assert one.nvml.set_mhz == at_11_s == [0, 1395, 0]
 
 
-def test_the_counter_may_begin_anew(bench: Make) -> None:
-    one = bench()
+def test_the_counter_may_fail_at_first_and_begin_anew(bench: Make) -> None:
+    one = bench(Fault("nvmlDeviceGetTotalEnergyConsumption", 999, count=1))
     begin = one.nvml.nvmlDeviceGetTotalEnergyConsumption
 
     def anew(handle: int) -> int:
