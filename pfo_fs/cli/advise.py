@@ -22,7 +22,8 @@ from pfo_fs.user_files import INSTRUCTIONS, TRACE_COLUMNS
 if TYPE_CHECKING:
     from pfo_fs.arrays import Array
     from pfo_fs.planner import Pipeline
-    from pfo_fs.simulator.advice import Advice, Curves, Interval, Remedy
+    from pfo_fs.simulator.advice import Advice, Interval, Remedy
+    from pfo_fs.simulator.training_curves import Curves
 
 _LITTLE = 0.02
 """A job that can save less than this share of its energy is not worth a new tool."""
@@ -112,7 +113,7 @@ def _of_job(job: str, shared_dir: Path | None) -> tuple[Pipeline, Array, str, Cu
     from pfo_fs.planner import read_profile
     from pfo_fs.reports.collect import collect_job
     from pfo_fs.reports.timeline import at_max_clocks
-    from pfo_fs.simulator.advice import Curves
+    from pfo_fs.simulator.training_curves import Curves
     from pfo_fs.store import layout
 
     folder = find_job(job, shared_dir, archived=True)

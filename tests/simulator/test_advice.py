@@ -13,8 +13,9 @@ from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import Measurement, Pipeline, Planner, Profile, all_maximum, make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Play, summarize
-from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Curves, Interval, advise
+from pfo_fs.simulator.advice import SLOWDOWNS, Advice, Interval, advise
 from pfo_fs.simulator.traces import TracedStages
+from pfo_fs.simulator.training_curves import Curves
 
 
 def pipeline_of(stages: int, micro_batches: int = 8) -> Pipeline:

@@ -1,0 +1,85 @@
+"""How training on a kind of GPU follows the clock, as it was published, or as a job has measured it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pfo_fs.arrays import np
+from pfo_fs.device.simulated.physics import MEASURED, SHARES, GpuModel, like
+from pfo_fs.planner import Measurement, Profile
+
+_CLOCKS, _LOWEST = 40, 0.42
+"""Plans choose from at most 40 clocks, spread over those above 0.42 of the highest one: no plan for an A100 goes below
+600 of its 1,410 MHz, where time grows faster than power falls."""
+_MEASURED, _MEASURED_TO = 3, 0.75
+"""A job's own curves count where each instruction was measured at three clocks, one of them at most 3/4 of the highest:
+fewer say little of what lower clocks save."""
+
+
+class Curves(NamedTuple):
+    """How training on a kind of GPU follows the clock.
+
+    Attributes:
+        rows: Each instruction at the same clocks, the highest first; at the highest it takes 1 s.
+    """
+
+    rows: Mapping[str, Sequence[Measurement]]
+    blocking_power_w: float
+
+    @property
+    def clocks_mhz(self) -> list[int]:
+        """The clocks, the highest first."""
+        return [one.frequency_mhz for one in next(iter(self.rows.values()))]
+
+    @classmethod
+    def of_model(cls, model: GpuModel, names: set[str], in_memory: float = 0.0) -> Curves:
+        """Returns the published curves; the share `in_memory` of what follows the clock waits for memory instead."""
+        offered = [mhz for mhz in model.clocks_mhz if mhz >= _LOWEST * model.clocks_mhz[0]]
+        every = -(-len(offered) // _CLOCKS)
+        rows: dict[str, list[Measurement]] = {}
+        for name in names:
+            curve = model.coefficients(name)
+            curve = curve._replace(a=curve.a * (1 - in_memory))
+            times_s = {mhz: curve.time_s(mhz) / curve.time_s(curve.top_mhz) for mhz in offered[::every]}
+            rows[name] = [Measurement(mhz, time_s, time_s * curve.power_w(mhz)) for mhz, time_s in times_s.items()]
+        return cls(rows, model.blocking_power_w)
+
+    @classmethod
+    def of_trainings(cls, model: GpuModel, names: set[str]) -> list[Curves]:
+        """Returns what was published of single trainings on a kind of GPU."""
+        known_mhz = [share * model.clocks_mhz[0] for share in SHARES]
+        return [
+            cls._between({name: (known_mhz, *training[like(name)]) for name in names}, model.blocking_power_w)
+            for training in MEASURED.get(model.name, ())
+        ]
+
+    @classmethod
+    def _between(cls, points: Mapping[str, Sequence[Sequence[float]]], blocking_power_w: float) -> Curves:
+        """Interpolates between clocks: for each instruction clocks (the lowest first), times and energies."""
+        known_mhz = [of[0] for of in points.values()]
+        ends_mhz = max(of[0] for of in known_mhz), max(of[-1] for of in known_mhz)
+        clocks_mhz = np.unique(np.linspace(*ends_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
+        rows: dict[str, list[Measurement]] = {}
+        for name, (known, *columns) in points.items():
+            of_clocks = (np.interp(clocks_mhz, known, column).tolist() for column in columns)
+            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
+        return cls(rows, blocking_power_w)
+
+    @classmethod
+    def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
+        """Returns means over stages of what was measured, interpolated between clocks; None if too little was."""
+        top_mhz = max(of[0].frequency_mhz for of in profile.measurements.values())
+        points: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+        for (_, name), of in profile.measurements.items():
+            for one in of if of[0].frequency_mhz == top_mhz else ():
+                points[name][one.frequency_mhz].append((one.time_s / of[0].time_s, one.energy_j / of[0].time_s))
+        lowest_mhz = max(map(min, points.values()))
+        if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
+            return None
+        means = {
+            name: (sorted(known), *np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T.tolist())
+            for name, known in points.items()
+        }
+        return cls._between(means, blocking_power_w)
