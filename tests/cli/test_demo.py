@@ -1,7 +1,5 @@
 """`pfo-fs demo`: a job in virtual time."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`pfo-fs prune`: what is over and old goes, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

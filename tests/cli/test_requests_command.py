@@ -1,7 +1,5 @@
 """`pfo-fs target` and `pfo-fs straggler`, and what `pfo-fs status` shows of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """What users probably meant: encodings, directories and numbers that a command must not take as they are."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
