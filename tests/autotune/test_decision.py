@@ -174,8 +174,7 @@ def test_a_target_that_leaves_no_room_after_one_that_did_has_a_plan_again() -> N
 )
 def test_a_plan_in_force_stays_until_surely_late(late: float, late_error: float, knows: bool, stays: bool) -> None:
     model = FakeModel({1200: believed(0.1, late, late_error), 1100: believed(0.05)}, planned=1100)
-    if not knows:
-        model.unknown.add(PLAN)
+    model.unknown = set() if knows else {PLAN}
     assert chosen(model, in_force(PLAN), (PLAN,)).plan == (PLAN if stays else OTHER)
 
 

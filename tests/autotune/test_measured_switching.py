@@ -13,26 +13,19 @@ def info(rank: int, pp_rank: int, dp_rank: int = 0, tp_rank: int = 0) -> RankInf
     return RankInfo(rank=rank, dp_rank=dp_rank, pp_rank=pp_rank, tp_rank=tp_rank, available_frequencies=[1410, 900])
 
 
-def result(rank: int, switching: Switching | None, seconds: float = 0.1) -> ProfilingResult:
-    return ProfilingResult(
-        rank=rank, iter_time=[1.0], iter_energy=[1.0], time_breakdown={"forward": [[seconds]]}, switching=switching
-    )
-
-
 def report(**values: object) -> Switching:
     return Switching.model_validate({"mode": "device", "call_s": 0.005, "gpus": 1, **values})
 
 
-def costs(reports: list[Switching | None], infos: list[RankInfo]) -> SwitchCosts:
-    found = measured_switching([result(rank, each) for rank, each in enumerate(reports)], infos)
-    assert found is not None
-    return found
+def costs(reports: list[Switching | None], infos: list[RankInfo]) -> SwitchCosts | None:
+    measured = {"iter_time": [1.0], "iter_energy": [1.0], "time_breakdown": {"forward": [[0.1]]}}
+    results = [ProfilingResult(rank=rank, switching=each, **measured) for rank, each in enumerate(reports)]
+    return measured_switching(results, infos)
 
 
 @pytest.mark.parametrize("reports", [[None, None], [report(), report(mode="launch")]])
 def test_where_clocks_of_a_rank_do_not_follow_the_device_changes_have_no_price(reports: list[Switching | None]) -> None:
-    results = [result(rank, each) for rank, each in enumerate(reports)]
-    assert measured_switching(results, [info(0, 0), info(1, 1)]) is None
+    assert costs(reports, [info(0, 0), info(1, 1)]) is None
 
 
 def test_clocks_that_have_never_changed_have_an_assumed_price() -> None:
