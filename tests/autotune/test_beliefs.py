@@ -100,7 +100,6 @@ def model_of(beliefs: Beliefs) -> JobModel:
 
 
 def at_max_clocks(dp: int = 1, tp: int = 1) -> Beliefs:
-    """After a window at max clocks."""
     beliefs = beliefs_of(dp, tp)
     beliefs.take(results_of(beliefs, []), [])
     return beliefs

@@ -34,7 +34,6 @@ def unsure() -> Ratios:
 
 
 def exact() -> Ratios:
-    """The truth."""
     logs = np.array([[true_log(kind, mhz) for mhz in CLOCKS.tolist()] for kind in KINDS])
     return Ratios(CLOCKS, logs, np.full(logs.shape, 1e-4), np.full(len(KINDS), TOP_MHZ))
 

@@ -8,14 +8,13 @@ import pytest
 from clock import replace_time
 from commands import Done, pfo_fs
 from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
-from simulated_jobs import LongTruth, converged
+from simulated_jobs import KIND, LongTruth, converged
 
-from pfo_fs.device.simulated.physics import A100, node_physics
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, Episode, Nuisances, Play
-from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import JobFolder, OffSwitch, bodies, layout
 from pfo_fs.turns import ROUND
 
@@ -30,7 +29,7 @@ def playing(
     mute_ranks: set[int] | None = None,
 ) -> Play:
     """A job of two pipelines under a `schedule.yaml`; a policy has one pipeline, whose clocks follow the device."""
-    nodes, pipelines, stages = (None, 2, 4) if yaml else (NodeSettings(node_physics("kind")), 1, 2)
+    nodes, pipelines, stages = (None, 2, 4) if yaml else (KIND, 1, 2)
     truth = LongTruth(A100, stages, slowest_mhz=900)
     pipeline = make_pipeline("1f1b", stages, 4)
     cluster = Cluster(pipeline, truth, Nuisances(), pipelines, episodes or (), seed=3, nodes=nodes)
