@@ -73,8 +73,7 @@ class Options(NamedTuple):
 
 def options_of(problem: Problem) -> list[Options]:
     """The options of each node."""
-    table = problem.table
-    found = []
+    table, found = problem.table, []
     for kind in table.kind:
         own = table.options[kind][table.options[kind] >= 0]
         clocks_mhz = [table.mhz[number] for number in own]

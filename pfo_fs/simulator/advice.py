@@ -234,8 +234,8 @@ class _Job:
         self.step_s = float(steps_s.mean())
         self.scatter = float(steps_s.std()) / self.step_s
         self.full_j = self.scenarios.energy_j()
-        self.parts = [self if part is pipeline else self._of(part) for part in _parts(pipeline)]
         self.planned_j: dict[str, list[float]] = {name: [] for name in offered}
+        self.parts = [self if part is pipeline else self._of(part) for part in _parts(pipeline)]
         self._planner = ScenarioPlanner(self.scenarios, most_walks=0)  # descents take long, and gain 0.1 points
 
     def _of(self, part: Pipeline) -> _Job:

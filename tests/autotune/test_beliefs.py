@@ -99,10 +99,15 @@ def model_of(beliefs: Beliefs) -> JobModel:
     return JobModel(beliefs, NO_SLOWDOWN, 70.0)
 
 
-def probed(dp: int = 1, tp: int = 1) -> Beliefs:
-    """After a window at max clocks and one of low clocks."""
+def at_max_clocks(dp: int = 1, tp: int = 1) -> Beliefs:
     beliefs = beliefs_of(dp, tp)
     beliefs.take(results_of(beliefs, []), [])
+    return beliefs
+
+
+def probed(dp: int = 1) -> Beliefs:
+    """After a window at max clocks and one of low clocks."""
+    beliefs = at_max_clocks(dp)
     model = model_of(beliefs)
     schedules = model.schedules(probe_plan(model, beliefs))
     beliefs.take(results_of(beliefs, schedules), schedules)
@@ -110,8 +115,7 @@ def probed(dp: int = 1, tp: int = 1) -> Beliefs:
 
 
 def test_a_first_probe_lowers_every_kind_of_instruction_and_is_not_late_however_clocks_act() -> None:
-    beliefs = beliefs_of()
-    beliefs.take(results_of(beliefs, []), [])
+    beliefs = at_max_clocks()
     model = model_of(beliefs)
     plan = probe_plan(model, beliefs)
     lowered = {
@@ -149,8 +153,7 @@ def test_an_iteration_in_which_a_coarse_timer_measures_0_s_is_left_out() -> None
 
 @pytest.mark.parametrize(("factor", "kept"), [(1.0, 2), (1.01, 2), (0.8, 1), (1.2, 1)])
 def test_after_an_alarm_windows_of_other_durations_tell_nothing_any_more(factor: float, kept: int) -> None:
-    beliefs = beliefs_of()
-    beliefs.take(results_of(beliefs, []), [])
+    beliefs = at_max_clocks()
     beliefs.take(results_of(beliefs, [], factors=[factor] * ITERATIONS), [], after_alarm=True)
     assert len(beliefs.windows) == kept
     beliefs.take(results_of(beliefs, [], factors=[1.5] * ITERATIONS), [])
@@ -181,42 +184,32 @@ def test_times_and_powers_at_the_clocks_of_a_window_are_learned() -> None:
 
 def test_ranks_that_compute_together_tell_no_more_than_one_of_them_and_pipelines_do() -> None:
     def error(dp: int, tp: int) -> float:
-        beliefs = beliefs_of(dp, tp)
-        beliefs.take(results_of(beliefs, []), [])
-        return beliefs.samples.points[0, "forward"][TOP_MHZ].time_error
+        return at_max_clocks(dp, tp).samples.points[0, "forward"][TOP_MHZ].time_error
 
     alone = error(1, 1)
     assert error(1, 4) > 0.4 * alone
     assert error(4, 1) == pytest.approx(alone / 2, rel=0.4)
 
 
-def add_trials(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float, times: int) -> None:
-    for _ in range(times):
+def add_trials(plan: ClockPlan, beliefs: Beliefs, saved: float, later: float) -> None:
+    for _ in range(10):
         beliefs.add_trial(Trial(plan, Figure(saved, 0.003), Figure(later, 0.0002)))
 
 
-def test_a_plan_saves_energy_without_being_late_and_measured_often_it_is_believed_to_do_what_was_measured() -> None:
-    beliefs = probed()
-    model = model_of(beliefs)
-    plan = model.plan(1.0005)
-    expected = model.judge(plan)
-    assert expected.saved > 0.05
-    assert expected.late <= 0.001
-    add_trials(plan, beliefs, expected.saved - 0.03, 0.002, times=10)
-    found = model_of(beliefs).judge(plan)
-    assert found.saved == pytest.approx(expected.saved - 0.03, abs=0.005)
-    assert found.late == pytest.approx(expected.late + 0.002, abs=0.0003)
-    assert found.saved_error < expected.saved_error
-
-
-def test_what_was_measured_of_a_plan_tells_of_others_and_nothing_of_the_highest_clocks() -> None:
+def test_a_plan_saves_energy_and_is_not_late_and_measured_often_it_is_believed_to_do_what_was_measured() -> None:
     beliefs = probed()
     model = model_of(beliefs)
     plan, other = model.plan(1.0005), model.plan(1.02)
-    expected = model.judge(other)
-    add_trials(plan, beliefs, model.judge(plan).saved - 0.03, 0.002, times=10)
+    expected, expected_of_other = model.judge(plan), model.judge(other)
+    assert expected.saved > 0.05
+    assert expected.late <= 0.001
+    add_trials(plan, beliefs, expected.saved - 0.03, 0.002)
     again = model_of(beliefs)
-    assert expected.saved - 0.03 < again.judge(other).saved < expected.saved - 0.015
+    found = again.judge(plan)
+    assert found.saved == pytest.approx(expected.saved - 0.03, abs=0.005)
+    assert found.late == pytest.approx(expected.late + 0.002, abs=0.0003)
+    assert found.saved_error < expected.saved_error
+    assert expected_of_other.saved - 0.03 < again.judge(other).saved < expected_of_other.saved - 0.015, "others too"
     assert again.judge(again.max_clocks).saved == 0.0
     assert again.judge(again.max_clocks).late == pytest.approx(0.0, abs=1e-9)
 
@@ -225,7 +218,7 @@ def test_a_plan_is_never_told_to_be_faster_than_max_clocks() -> None:
     """Its iterations had less work than those at max clocks, by chance."""
     beliefs = probed()
     plan = model_of(beliefs).plan(1.0005)
-    add_trials(plan, beliefs, 0.1, -0.02, times=10)
+    add_trials(plan, beliefs, 0.1, -0.02)
     assert model_of(beliefs).judge(plan).slower == 0.0
 
 

@@ -17,13 +17,10 @@ ERROR = ModelError(OF_ALL, OF_ONE)
 EXACTLY = 1e-6
 
 
-def test_of_a_plan_nothing_is_known_before_any_was_measured() -> None:
+def test_a_plan_is_expected_to_differ_as_it_was_measured_to_and_before_that_nothing_is_known() -> None:
     found, error = expected_offset([Figure()], np.array([[0.003**2]]), ERROR, shares_curves=True)
     assert found == 0.0
     assert error == pytest.approx(math.hypot(0.003, OF_ALL, OF_ONE))
-
-
-def test_a_plan_is_expected_to_differ_as_it_was_measured_to() -> None:
     found, error = expected_offset([Figure(0.002, EXACTLY)], np.array([[0.01**2]]), ERROR, shares_curves=True)
     assert found == pytest.approx(0.002, abs=1e-5)
     assert error < 2e-5
@@ -42,16 +39,15 @@ def test_plans_with_the_same_clocks_are_wrong_in_the_same_way() -> None:
     assert other_error > 0.009
 
 
-def test_what_the_curves_have_no_part_in_tells_nothing_of_their_errors() -> None:
+def test_only_iterations_beside_those_at_default_clocks_tell_what_curves_have_wrong_that_have_no_part_in_others() -> (
+    None
+):
     same = np.full((2, 2), 0.01**2)
     found, error = expected_offset([Figure(0.0005, EXACTLY), Figure()], same, ERROR, shares_curves=False)
     assert abs(found) <= 0.0005
     assert error >= 0.01
-
-
-def test_iterations_beside_those_at_default_clocks_tell_what_the_curves_have_wrong() -> None:
-    same, other = [Figure(0.0, EXACTLY), Figure()], [Figure(0.01, 0.0003), Figure()]
-    found, error = expected_offset(same, np.full((2, 2), 0.01**2), ERROR, other, shares_curves=False)
+    measured, beside = [Figure(0.0, EXACTLY), Figure()], [Figure(0.01, 0.0003), Figure()]
+    found, error = expected_offset(measured, same, ERROR, beside, shares_curves=False)
     assert found == pytest.approx(0.01, abs=0.001)
     assert error < 0.001
 
@@ -122,18 +118,9 @@ def test_both_figures_are_said_with_two_standard_errors(
     assert ("slower" in text) == (slower >= 0)
 
 
-def test_the_steps_at_default_clocks_are_counted() -> None:
+def test_only_what_was_measured_is_said_against_how_many_steps() -> None:
     text = text_of(0.113, 0.001, 0.0001, 0.00015)
     assert text == "saves 11.3 ± 0.2 %, 0.01 ± 0.03 % slower, against 1,240 steps at default clocks"
-
-
-def test_an_energy_that_was_not_measured_is_not_said() -> None:
     assert text_of(0.1, 0.01, 0.0, 0.001, measures_energy=False).startswith("energy not measured yet, 0.00 ± 0.20 %")
-
-
-def test_of_a_plan_that_was_not_measured_nothing_is_said() -> None:
     assert measured_text(Judgement(0.0, 0.001, 0.0, 0.1, 0.01), None) == "not measured yet"
-
-
-def test_at_the_highest_clocks_there_is_nothing_to_compare() -> None:
     assert measured_text(Judgement(0.0, 0.0, 0.0, 0.0, 0.0), None) == "all at max clocks"

@@ -107,32 +107,26 @@ def test_a_pipeline_that_takes_as_long_as_expected_is_no_straggler_beside_one_th
     assert stragglers == {1: pytest.approx(0.85, abs=0.02)}
 
 
-def test_a_straggler_that_becomes_slower_is_followed() -> None:
-    expected_s = {0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}
-    _, stragglers = first_alarm(3, 0.003, lambda pipeline, _: 1.4 if pipeline == 2 else 1.0, {2: 1.2}, expected_s)
-    assert stragglers == {2: pytest.approx(1.4, abs=0.03)}
+def test_a_straggler_as_slow_as_expected_is_no_alarm_and_one_that_becomes_slower_is_followed() -> None:
+    def alarm(slower: float) -> tuple[int, Mapping[int, float]] | None:
+        expected_s = {0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}
+        return first_alarm(3, 0.003, lambda pipeline, _: slower if pipeline == 2 else 1.0, {2: 1.2}, expected_s, 1000)
 
-
-def test_a_straggler_as_slow_as_expected_is_no_alarm() -> None:
-    expected_s = {0: MEAN_S, 1: MEAN_S, 2: 1.2 * MEAN_S}
-    slowdown = lambda pipeline, _: 1.2 if pipeline == 2 else 1.0  # noqa: E731
-    assert first_alarm(3, 0.003, slowdown, {2: 1.2}, expected_s, most=1000, seed=4) is None
+    assert alarm(1.2) is None
+    assert alarm(1.4)[1] == {2: pytest.approx(1.4, abs=0.03)}
 
 
 def test_a_pipeline_that_reports_nothing_does_not_keep_stragglers_from_being_found() -> None:
     monitor, rng = monitor_of(4, 0.003), random.Random(5)
-    found = []
-    for step in range(30):
-        times = times_of(step, 4, 0.003, rng, lambda pipeline, _: 1.2 if pipeline == 1 else 1.0)
-        found.append(monitor.add(times[:3], {}))
+    times = [times_of(step, 4, 0.003, rng, lambda pipeline, _: 1.2 if pipeline == 1 else 1.0) for step in range(30)]
+    found = [monitor.add(of_step[:3], {}) for of_step in times]
     assert [each for each in found if each is not None][-1] == {1: pytest.approx(1.2, abs=0.03)}
 
 
 @pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0])
 def test_iteration_times_that_cannot_be_are_not_looked_at(span_s: float) -> None:
     monitor = monitor_of(1, 0.002)
-    for step in range(20):
-        assert monitor.add([IterationTime(0, step, 1, span_s)], {}) is None
+    assert [monitor.add([IterationTime(0, step, 1, span_s)], {}) for step in range(20)] == [None] * 20
 
 
 def test_in_turns_each_pipeline_is_expected_to_take_what_its_ranks_make_of_it() -> None:

@@ -15,8 +15,7 @@ F, B = "forward", "backward"
 
 
 def result(times: dict[str, list[list[float]]], powers: list[InstructionPower] | None = None) -> ProfilingResult:
-    count = len(next(iter(times.values())))
-    busy_s = [sum(sum(rows[number]) for rows in times.values()) for number in range(count)]
+    busy_s = [sum(map(sum, rows)) for rows in zip(*times.values(), strict=True)]
     energies = {name: [[300 * time_s for time_s in row] for row in rows] for name, rows in times.items()}
     return ProfilingResult(
         rank=0,
@@ -45,11 +44,8 @@ def power(name: str, mhz: int, watts: float, error: float = 1.0) -> InstructionP
 
 def test_fitted_powers_win_over_the_mean_of_iterations() -> None:
     samples = Samples()
-    add(
-        samples,
-        result({F: [[0.1] * 10], B: [[0.1] * 10]}, [power(F, 900, 250.0), power("", 0, 80.0)]),
-        [(F, 0, 900)] * 10 + [(B, 0, 900)] * 10,
-    )
+    found = result({F: [[0.1] * 10], B: [[0.1] * 10]}, [power(F, 900, 250.0), power("", 0, 80.0)])
+    add(samples, found, [(F, 0, 900)] * 10 + [(B, 0, 900)] * 10)
     assert samples.curve((0, F))[900].power_w == pytest.approx(250)
     assert samples.curve((0, B))[900].power_w == pytest.approx(300, rel=0.01)
     assert samples.curve((0, B))[900].power_error > 0.04

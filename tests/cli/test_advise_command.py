@@ -1,13 +1,12 @@
 """`pfo-fs advise` of a file and of a job that may not set clocks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 from commands import pfo_fs
 from jobs import make_job
+from traced_jobs import write_trace
 
 from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
@@ -15,39 +14,37 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
 from pfo_fs.store.bodies import ModelBody
 
-ROWS = [
-    (step, 0, stage, name, batch, seconds * (1.3 if stage == 3 else 1.0))
-    for step in range(4)
-    for stage in range(4)
-    for name, seconds in (("forward", 0.05), ("backward", 0.1))
-    for batch in range(4)
-]
-
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One pipeline whose last stage is longer."""
     path = tmp_path_factory.mktemp("traced") / "job.csv"
-    rows = ["step,dp_rank,stage,instruction,micro_batch,time_s", *(",".join(map(str, row)) for row in ROWS)]
-    path.write_text("\n".join(rows) + "\n")
-    return path
+    kinds = [(stage, *kind) for stage in range(4) for kind in (("forward", 0.05), ("backward", 0.1))]
+    of_step = [
+        (stage, name, batch, seconds * (1.3 if stage == 3 else 1.0))
+        for stage, name, seconds in kinds
+        for batch in range(4)
+    ]
+    return write_trace(path, [(step, 0, *row) for step in range(4) for row in of_step])
 
 
 def test_a_file_of_durations_is_enough(traced: Path) -> None:
-    answer = pfo_fs("advise", traced, "--gpu", "A100")
-    assert answer.returncode == 0
-    assert "unequal stages" in answer.stdout
-    assert "First: without unequal stages" in answer.stdout
-    assert "move layers from stage 3" in answer.stdout
-    assert "With balanced stages, there is left:" in answer.stdout
-    assert "Next: a clock per instruction" in answer.stdout
-    assert "simulated GPUs only" in answer.stdout
-    assert "not published" not in answer.stdout
+    told = pfo_fs("advise", traced, "--gpu", "A100", code=0).stdout
+    for words in (
+        "First: without unequal stages",
+        "move layers from stage 3",
+        "With balanced stages, there is left:",
+        "Next: a clock per instruction",
+        "simulated GPUs only",
+    ):
+        assert words in told
+    assert "not published" not in told
 
 
 def test_instructions_that_end_before_a_clock_acts_get_no_clock_of_their_own(traced: Path, tmp_path: Path) -> None:
     head, *rows = traced.read_text().splitlines()
     short = [f"{before},{float(time_s) / 50}" for before, _, time_s in (row.rpartition(",") for row in rows)]
-    (tmp_path / "short.csv").write_text("\n".join([head, *short]) + "\n")
+    (tmp_path / "short.csv").write_text("\n".join([head, *short]))
     told = pfo_fs("advise", tmp_path / "short.csv", "--gpu", "A100").stdout
     assert "a clock per rank" in told
     assert "a clock per instruction" not in told
@@ -61,19 +58,17 @@ def test_a_kind_of_gpu_that_nobody_has_published_is_said(traced: Path) -> None:
 
 def test_a_balanced_job_is_told_that_there_is_little_to_save(tmp_path: Path) -> None:
     path = tmp_path / "one-stage.csv"
-    rows = ["step,dp_rank,stage,instruction,micro_batch,time_s"]
-    rows += [
-        f"{step},{rank},0,{name},0,0.1" for step in range(4) for rank in (0, 1) for name in ("forward", "backward")
-    ]
-    path.write_text("\n".join(rows) + "\n")
+    ranks = [(step, rank) for step in range(4) for rank in (0, 1)]
+    write_trace(path, [(*of, 0, name, 0, 0.1) for of in ranks for name in ("forward", "backward")])
+    text = path.read_text()
     assert "give --gpu" in pfo_fs("advise", path).stdout
     told = pfo_fs("advise", path, "--gpu", "A100").stdout
     assert "Little to save" in told
     assert "wait 0.0 %\n" in told, "there is no cause to name"
     assert "Next: nothing; or, if steps may be 2 % slower, one power limit: power_limit_loop;" in told
-    path.write_text("\n".join([rows[0].replace("time_s", "time_ms"), *rows[1:]]))
+    path.write_text(text.replace("time_s", "time_ms"))
     assert "divide time_ms by 1000 and name it time_s" in pfo_fs("advise", path).said
-    path.write_text("\n".join([rows[0], *(row.replace("0.1", "100") for row in rows[1:])]))
+    path.write_text(text.replace("0.1", "100"))
     assert "time_s must be in seconds; are these milliseconds?" in pfo_fs("advise", path).said
 
 
@@ -88,7 +83,7 @@ def test_traces_of_some_ranks_only_are_told(tmp_path: Path) -> None:
 
 
 def test_programs_get_the_same_as_json(traced: Path) -> None:
-    answer = json.loads(pfo_fs("advise", traced, "--gpu", "A100", "--json").stdout)
+    answer = pfo_fs("advise", traced, "--gpu", "A100", "--json").answer
     plan = answer["remedies"][0]
     assert plan["name"] == "plan"
     assert len(plan["saved"]) == len(answer["slowdowns"])
@@ -101,16 +96,11 @@ def test_a_job_tells_from_what_it_has_measured_at_default_clocks_and_of_curves(t
     play = Play(cluster, tmp_path, PFOSettings(scheduler="InstructionProfiler", profile_steps=4))
     list(play.run(12))
     arguments = "advise", play.folder.job_id, "-d", play.folder.files.root
-    answer = pfo_fs(*arguments)
-    assert answer.returncode == 0, answer.stderr
-    assert "of 2 pipelines" in answer.stdout
-    assert "published" not in answer.stdout, "its GPUs are A100s"
-    rows = [
-        f"{stage},{name},{mhz},0.1,{mhz / 50}"
-        for stage in range(4)
-        for name in ("forward", "backward")
-        for mhz in (1410, 1200, 1005)
-    ]
+    told = pfo_fs(*arguments, code=0).stdout
+    assert "of 2 pipelines" in told
+    assert "published" not in told, "its GPUs are A100s"
+    kinds = [f"{stage},{name}" for stage in range(4) for name in ("forward", "backward")]
+    rows = [f"{kind},{mhz},0.1,{mhz / 50}" for kind in kinds for mhz in (1410, 1200, 1005)]
     play.folder.write_file("profile.csv", "\n".join(["stage,instruction,frequency,time,energy", *rows]).encode())
     play.folder.write(ModelBody(blocking_power_w=80.0, delay_s=0.0))
     assert "was measured in this job" in pfo_fs(*arguments).stdout
@@ -118,6 +108,5 @@ def test_a_job_tells_from_what_it_has_measured_at_default_clocks_and_of_curves(t
 
 def test_a_job_that_has_measured_nothing_yet_is_told_where_to_look(tmp_path: Path) -> None:
     folder = make_job(tmp_path / "pfo", 2)
-    answer = pfo_fs("advise", folder.job_id, "-d", tmp_path / "pfo")
-    assert answer.returncode == 1
-    assert "no step was measured at default clocks yet" in answer.stderr
+    told = pfo_fs("advise", folder.job_id, "-d", tmp_path / "pfo", code=1)
+    assert "no step was measured at default clocks yet" in told.stderr

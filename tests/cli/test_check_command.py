@@ -1,7 +1,5 @@
 """`pfo-fs check` on whole jobs in virtual time: each time the command waits, the job plays an iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,19 +8,17 @@ import pytest
 from clock import replace_time
 from commands import Done, pfo_fs
 from jobs import current_of, index_of, living_daemon, make_job, rank_infos, register
-from simulated_jobs import LongTruth, converged
+from simulated_jobs import KIND, LongTruth, converged
 
-from pfo_fs.device.simulated.physics import A100, node_physics
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.loads_known import LoadsKnown
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, Episode, Nuisances, Play
-from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import JobFolder, OffSwitch, bodies, layout
 from pfo_fs.turns import ROUND
 
 SLOWER_BY_ONE_PERCENT = "all: 1395\n"  # of 1410 MHz
-OTHERS_MAKE_IT_SLOWER = [Episode(1.01, 0, 10_000, pipeline) for pipeline in range(2)]
 
 
 def playing(
@@ -33,7 +29,7 @@ def playing(
     mute_ranks: set[int] | None = None,
 ) -> Play:
     """A job of two pipelines under a `schedule.yaml`; a policy has one pipeline, whose clocks follow the device."""
-    nodes, pipelines, stages = (None, 2, 4) if yaml else (NodeSettings(node_physics("kind")), 1, 2)
+    nodes, pipelines, stages = (None, 2, 4) if yaml else (KIND, 1, 2)
     truth = LongTruth(A100, stages, slowest_mhz=900)
     pipeline = make_pipeline("1f1b", stages, 4)
     cluster = Cluster(pipeline, truth, Nuisances(), pipelines, episodes or (), seed=3, nodes=nodes)
@@ -49,10 +45,9 @@ def say_yaml(play: Play, yaml: str) -> None:
     play.folder.files.publish(f"{play.folder.path}/{layout.YAML}", yaml.encode())
 
 
-Meanwhile = Callable[[int], object]
-
-
-def check(play: Play, *arguments: object, meanwhile: Meanwhile = lambda looks: None, most: int = 400) -> Done:
+def check(
+    play: Play, *arguments: object, meanwhile: Callable[[int], object] = lambda looks: None, most: int = 400
+) -> Done:
     """Runs the command; `meanwhile` is called with the number of its looks, before each iteration."""
     looks, now_s = 0, 0.0
 
@@ -71,7 +66,8 @@ def check(play: Play, *arguments: object, meanwhile: Meanwhile = lambda looks: N
 
 @pytest.mark.slow
 def test_a_schedule_by_hand_that_costs_one_percent_is_named_as_the_cause(tmp_path: Path) -> None:
-    done = check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, episodes=OTHERS_MAKE_IT_SLOWER), "--json", "--steps", 48)
+    others_too = [Episode(1.01, 0, 10_000, pipeline) for pipeline in range(2)]
+    done = check(playing(tmp_path, SLOWER_BY_ONE_PERCENT, episodes=others_too), "--json", "--steps", 48)
     answer = done.answer
     assert (done.returncode, answer["because_of_pfo_fs"]) == (1, True)
     assert answer["slower"] == pytest.approx(0.0090, abs=0.0010)
@@ -142,15 +138,11 @@ def test_why_there_is_no_answer_is_said(
     no_answer(check(play, *arguments, meanwhile=happens), said)
 
 
-def test_a_job_that_is_switched_off_has_no_answer(tmp_path: Path) -> None:
-    play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
-    OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
-    no_answer(check(play), "switched off")
-
-
-def test_without_a_daemon_nothing_is_asked_for(tmp_path: Path) -> None:
+def test_without_a_daemon_or_while_switched_off_nothing_is_asked_for(tmp_path: Path) -> None:
     play = playing(tmp_path, SLOWER_BY_ONE_PERCENT)
     no_answer(pfo_fs("check", play.folder.job_id, "-d", tmp_path), "gives a sign of life")
+    OffSwitch(play.folder.files).turn_off(play.folder.job_id, "")
+    no_answer(check(play), "switched off")
     assert layout.CHECK not in play.folder.names()
 
 
@@ -221,10 +213,7 @@ def test_clocks_from_loads_say_what_they_have_measured_themselves(tmp_path: Path
     assert "12.9 ± 0.4 % less energy, against 11 steps at default clocks, up to step 400, 3 s old" in text
 
 
-def test_clocks_from_loads_that_have_compared_nothing_yet_give_no_answer(tmp_path: Path) -> None:
+def test_clocks_from_loads_that_have_compared_nothing_yet_and_a_power_limit_give_no_answer(tmp_path: Path) -> None:
     no_answer(pfo_fs("check", told_by_loads(tmp_path).job_id, "-d", tmp_path), "loads explain 99 %. Ask again later")
-
-
-def test_a_power_limit_is_judged_by_its_profile(tmp_path: Path) -> None:
-    folder = make_job(tmp_path, 1, coordination="none", scheduler="power_limit")
-    no_answer(pfo_fs("check", folder.job_id, "-d", tmp_path), "sets one power limit itself")
+    limited = make_job(tmp_path, 1, coordination="none", scheduler="power_limit", attempt="limited")
+    no_answer(pfo_fs("check", limited.job_id, "-d", tmp_path), "sets one power limit itself")

@@ -1,7 +1,5 @@
 """The commands, as people and scripts use them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

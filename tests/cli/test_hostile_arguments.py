@@ -1,7 +1,5 @@
 """No file and no number that a user can give makes a command show a traceback, hang or fill the memory."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

@@ -1,20 +1,18 @@
 """`pfo-fs plan`, as people and scripts use it."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path
 
 import pytest
 from commands import pfo_fs
+from jobs import rank_infos
 from planner_problems import random_profile
 
 from pfo_fs.cli.plan_parts import read_dump
 from pfo_fs.errors import PlanError
 from pfo_fs.models import FrequencySchedule, JobInfo, ProfilingResult, RankInfo
 from pfo_fs.planner import make_pipeline
-from pfo_fs.planner.profile import read_profile
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.scheduler import read_plan
 from pfo_fs.store import save_dump
@@ -46,8 +44,7 @@ def test_the_plan_is_written_as_yaml_that_a_job_takes(profile: Path, tmp_path: P
     pfo_fs(*arguments(profile, "--slowdown", "1.05", "-o", tmp_path / "out"), code=0)
     document = parse_schedule_yaml((tmp_path / "out" / "plan.yaml").read_bytes())
     job = JobInfo(pp_degree=3, dp_degree=1, tp_degree=1, world_size=3)
-    clocks = [1400 - 15 * n for n in range(8)]
-    infos = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=clocks) for r in range(3)]
+    infos = rank_infos(3, clocks=[1400 - 15 * n for n in range(8)])
     orders = {r: [(i.name, None) for i in order] for r, order in enumerate(make_pipeline("1f1b", 3, 6).orders)}
     schedules = document.resolve(job, infos, orders)
     assert [len(schedule.frequencies) for schedule in schedules] == [12, 12, 12]
@@ -120,11 +117,8 @@ def test_a_request_that_cannot_be_answered_says_why_with_exit_code_1(
 def test_lowtime_can_be_compared_in_one_command(shared_data: Path) -> None:
     pytest.importorskip("lowtime")
     file = shared_data / "profiles" / "gpt3-175b+a100_sxm_bf16.csv"
-    done = pfo_fs(
-        "plan", file, "--num-microbatches", "2", "--gpu", "A100", "--slowdown", "1.1",
-        "--solver", "both", "--json",
-    )  # fmt: skip
-    found = {plan["name"]: plan for plan in done.answer["plans"]}
+    asked = "--num-microbatches 2 --gpu A100 --slowdown 1.1 --solver both --json"
+    found = {plan["name"]: plan for plan in pfo_fs("plan", file, *asked.split()).answer["plans"]}
     assert found["planned"]["energy_j"] <= found["lowtime"]["energy_j"]
 
 
@@ -147,51 +141,28 @@ TIME_S = {"forward": {1400: 1.0, 1000: 1.3}, "backward": {1400: 2.0, 1000: 2.5}}
 
 def dump(folder: Path, *, short: bool = False) -> Path:
     """Two stages, in each of two schedules one clock; two iterations of two micro-batches, off by 10 % up and down."""
-    ranks = [RankInfo(rank=r, dp_rank=0, pp_rank=r, tp_rank=0, available_frequencies=CLOCKS) for r in range(2)]
-    save_dump(RankInfo, ranks, folder)
+    save_dump(RankInfo, rank_infos(2, clocks=CLOCKS), folder)
     for number, mhz in enumerate(CLOCKS):
-        names = ["forward", "backward"] * 2
-        save_dump(
-            FrequencySchedule,
-            [FrequencySchedule(rank=r, frequencies=[(name, mhz) for name in names]) for r in range(2)],
-            folder,
-            number,
-        )
-
-        def of(table: dict[str, dict[int, float]], rank: int, mhz: int = mhz) -> dict[str, list[list[float]]]:
-            return {
-                name: [[factor * (1 + rank) * table[name][mhz]] * (1 if short else 2) for factor in (0.9, 1.1)]
-                for name in table
-            }
-
-        results = [
-            ProfilingResult(
-                rank=r,
-                iter_time=[6, 6],
-                iter_energy=[2, 2],
-                time_breakdown=of(TIME_S, r),
-                energy_breakdown=of(ENERGY_J, r),
-            )
-            for r in range(2)
-        ]
+        clocks = [("forward", mhz), ("backward", mhz)] * 2
+        save_dump(FrequencySchedule, [FrequencySchedule(rank=r, frequencies=clocks) for r in range(2)], folder, number)
+        results = []
+        for rank in range(2):
+            measured: dict[str, object] = {"iter_time": [6, 6], "iter_energy": [2, 2]}
+            for field, table in (("time_breakdown", TIME_S), ("energy_breakdown", ENERGY_J)):
+                means = {name: (1 + rank) * of[mhz] for name, of in table.items()}
+                count = 1 if short else 2
+                measured[field] = {name: [[0.9 * mean] * count, [1.1 * mean] * count] for name, mean in means.items()}
+            results.append(ProfilingResult.model_validate({"rank": rank, **measured}))
         save_dump(ProfilingResult, results, folder, number)
     return folder
 
 
 def test_a_dump_is_the_profile_of_its_averages(tmp_path: Path) -> None:
-    rows = [
-        f"{stage},{name},{mhz},{(1 + stage) * TIME_S[name][mhz]},{(1 + stage) * ENERGY_J[name][mhz]}"
-        for stage in range(2)
-        for name in TIME_S
-        for mhz in CLOCKS
-    ]
-    expected = read_profile("expected", "\n".join(["stage,instruction,frequency,time,energy", *rows]))
-    found = read_dump(dump(tmp_path))
-    assert found.measurements.keys() == expected.measurements.keys()
-    for kind, of in expected.measurements.items():
-        for want, have in zip(of, found.measurements[kind], strict=True):
-            assert have.frequency_mhz == want.frequency_mhz
-            assert (have.time_s, have.energy_j) == pytest.approx((want.time_s, want.energy_j))
+    found = read_dump(dump(tmp_path)).measurements
+    assert found.keys() == {(stage, name) for stage in range(2) for name in TIME_S}
+    for (stage, name), rows in found.items():
+        assert {row.frequency_mhz: row.time_s / (1 + stage) for row in rows} == pytest.approx(TIME_S[name])
+        assert {row.frequency_mhz: row.energy_j / (1 + stage) for row in rows} == pytest.approx(ENERGY_J[name])
 
 
 def test_results_that_do_not_fit_to_their_schedule_and_other_folders_are_errors(tmp_path: Path) -> None:

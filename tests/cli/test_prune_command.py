@@ -1,7 +1,5 @@
 """`pfo-fs prune`: what is over and old goes, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -40,12 +38,15 @@ def job(root: Path, *, ended: bool, days: float) -> JobFolder:
     return folder
 
 
-def test_ended_jobs_that_are_old_are_removed_and_archived_ones_too(tmp_path: Path) -> None:
+def test_ended_jobs_that_are_old_are_removed_archived_ones_too_and_a_dry_run_only_shows_them(tmp_path: Path) -> None:
     old, young = job(tmp_path, ended=True, days=40), job(tmp_path, ended=True, days=2)
     archived = job(tmp_path, ended=True, days=50)
     SharedDirectory(Files(tmp_path)).archive(archived.job_id)
+    shown = prune(tmp_path, "-n")["removed"]
+    assert old.location.exists()
     found = prune(tmp_path)
-    assert {row["path"] for row in found["removed"]} == {old.path, f"archive/{archived.job_id}"}
+    assert [row["path"] for row in found["removed"]] == [row["path"] for row in shown]
+    assert {row["path"] for row in shown} == {old.path, f"archive/{archived.job_id}"}
     assert found["bytes"] > 0
     assert not old.location.exists()
     assert young.location.exists()
@@ -63,13 +64,6 @@ def test_a_job_that_still_writes_stays_although_its_end_is_written(tmp_path: Pat
     folder = job(tmp_path, ended=True, days=40)
     folder.write(bodies.ProgressBody(ranks=[]))
     assert prune(tmp_path, "--older-than", "0d")["removed"] == []
-
-
-def test_a_dry_run_shows_the_same_and_removes_nothing(tmp_path: Path) -> None:
-    old = job(tmp_path, ended=True, days=40)
-    shown = prune(tmp_path, "-n")["removed"]
-    assert old.location.exists()
-    assert [row["path"] for row in prune(tmp_path)["removed"]] == [row["path"] for row in shown] == [old.path]
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:

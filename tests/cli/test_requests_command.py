@@ -1,7 +1,5 @@
 """`pfo-fs target` and `pfo-fs straggler`, and what `pfo-fs status` shows of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
@@ -29,14 +27,10 @@ def request(folder: JobFolder, command: str, *arguments: str) -> Done:
     return pfo_fs(command, "latest", "-d", folder.files.root, *arguments)
 
 
-def requests_in_yaml(folder: JobFolder) -> object:
-    return yaml.safe_load((folder.files.root / folder.path / "schedule.yaml").read_text())
-
-
 def test_a_target_and_a_straggler_can_be_set_at_the_same_time_and_the_yaml_goes_with_the_last_one(
     folder: JobFolder,
 ) -> None:
-    straggler = {"slowdown": 1.2, "pipeline": 3}
+    path, straggler = folder.location / "schedule.yaml", {"slowdown": 1.2, "pipeline": 3}
     for arguments, requests in (
         (("target", "--power", "18000"), {"target": {"power": 18000.0}}),
         (("straggler", "--slowdown", "1.2", "--pipeline", "3"), {"target": {"power": 18000.0}, "straggler": straggler}),
@@ -44,9 +38,9 @@ def test_a_target_and_a_straggler_can_be_set_at_the_same_time_and_the_yaml_goes_
         (("target", "--none"), {"straggler": straggler}),
     ):
         assert request(folder, *arguments).returncode == 0
-        assert requests_in_yaml(folder) == requests
+        assert yaml.safe_load(path.read_text()) == requests
     assert request(folder, "straggler", "--gone").returncode == 0
-    assert not (folder.files.root / folder.path / "schedule.yaml").exists()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +53,7 @@ def test_a_target_that_the_job_cannot_keep_is_written_with_a_warning(folder: Job
 
 
 def test_a_yaml_with_clocks_is_not_overwritten(folder: JobFolder) -> None:
-    path = folder.files.root / folder.path / "schedule.yaml"
+    path = folder.location / "schedule.yaml"
     path.write_text("all: 1200  # typed by hand\n")
     done = request(folder, "target", "--power", "18000")
     assert done.returncode == 1

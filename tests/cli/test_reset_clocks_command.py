@@ -1,7 +1,5 @@
 """`pfo-fs reset-clocks`, on simulated GPUs and stand-ins for drivers."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pfo-fs simulate`: jobs in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

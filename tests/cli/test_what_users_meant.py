@@ -1,7 +1,5 @@
 """What users probably meant: encodings, directories and numbers that a command must not take as they are."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -14,6 +12,7 @@ import pytest
 from commands import pfo_fs
 from jobs import make_job, rank_infos, register
 
+from pfo_fs import cli
 from pfo_fs.device.simulated.gpu import SimulatedGpu
 from pfo_fs.errors import ConfigError, StoreError
 from pfo_fs.store import Files, JobFolder, layout
@@ -119,8 +118,6 @@ def test_nobody_is_told_to_change_the_mode_of_a_directory_for_temporary_files(
 def test_an_error_without_a_files_name_is_not_blamed_on_the_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pfo_fs import cli
-
     def fails() -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 

@@ -42,20 +42,15 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Returns the blocks of a page in order."""
     text, found = page.read_text(), []
     for match in _FENCE.finditer(text):
         line = 1 + text.count("\n", 0, match.start("language"))
-        indent, content = match["indent"], match["text"]
-        if indent:
-            content = re.sub(rf"^{indent}", "", content, flags=re.MULTILINE)
-        name = str(page.relative_to(ROOT))
-        found.append(Block(name, line, match["language"], content, match["note"] or ""))
+        content = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        found.append(Block(str(page.relative_to(ROOT)), line, match["language"], content, match["note"] or ""))
     return found
 
 
 def all_blocks() -> list[Block]:
-    """Returns the blocks of README and docs."""
     return [block for page in PAGES for block in blocks_of(page)]
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +19,16 @@ import typer
 import yaml
 from blocks import PAGES, ROOT, Block, all_blocks, blocks_of, differences
 from power_limit_fakes import at_limit
-from running import HANGS_AFTER_S
+from running import wait_for
+from simulated_jobs import KIND
 
 from pfo_fs.cli import app, daemon_app
-from pfo_fs.device.simulated.physics import A100, node_physics
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.power_limit import profile_text
 from pfo_fs.schedule_yaml import parse_schedule_yaml
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
-from pfo_fs.simulator.nodes import NodeSettings
 
 COMMANDS = {"cp", "echo", "export", "pfo-fs", "pfo-fs-daemon", "python", "rm", "torchrun"}
 """What blocks may run without a comment; the test runs them as the user who runs the tests, who may be root."""
@@ -70,7 +69,6 @@ class Session:
     daemons: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, block: Block) -> None:
-        """Runs a block."""
         text = re.sub(r"(?<![\w/.])/(?=(?:shared|tmp)/)", f"{self.roots}/", block.text)
         if block.note.startswith("file: "):
             (self.folder / block.note.removeprefix("file: ")).write_text(text)
@@ -102,13 +100,13 @@ class Session:
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.daemons.append(daemon)
-        record, deadline = self.folder / command[1] / "daemon.json", time.monotonic() + HANGS_AFTER_S
-        while time.monotonic() < deadline and daemon.poll() is None:
-            if record.exists() and re.search(rf'"pid": ?{daemon.pid}\b', record.read_text()):
-                return
-            time.sleep(0.1)
-        daemon.kill()
-        raise AssertionError(f"{block.place}: {line}: the daemon does not lead:\n{daemon.communicate()[1]}")
+        record = self.folder / command[1] / "daemon.json"
+
+        def leads() -> bool:
+            assert daemon.poll() is None, f"{block.place}: {line}: the daemon has ended:\n{daemon.communicate()[1]}"
+            return record.exists() and bool(re.search(rf'"pid": ?{daemon.pid}\b', record.read_text()))
+
+        wait_for(leads, f"{block.place}: {line}: a leader")
 
     def end_daemons(self) -> None:
         for daemon in self.daemons:
@@ -122,8 +120,7 @@ def shared_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A shared directory with a job that trains, as far as the directory shows: its first plan is in force."""
     root = tmp_path_factory.mktemp("shared") / "pfo"
     settings = PFOSettings(scheduler="ParetoScheduler")
-    nodes = NodeSettings(node_physics("kind"))
-    cluster = Cluster(make_pipeline("1f1b", 4, 4), ModelTruth(A100, 4), nodes=nodes)
+    cluster = Cluster(make_pipeline("1f1b", 4, 4), ModelTruth(A100, 4), nodes=KIND)
     play = Play(cluster, root, settings, metadata="docs")
     for iteration in play.run(100):
         if iteration.status_text.startswith("target"):

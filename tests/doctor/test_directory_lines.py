@@ -24,11 +24,6 @@ from pfo_fs.errors import plain_text
 from pfo_fs.store import mount_of
 
 
-def options_of(kind: str, options: str) -> dict[str, bool | None]:
-    table = f"31 22 0:41 / /shared rw,relatime - {kind} server:/export {options}\n"
-    return {check.meaning: check.ok for check in judge_mount(mount_of("/shared/pfo", table))[1:]}
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "outcomes"),
     [
@@ -43,8 +38,10 @@ def options_of(kind: str, options: str) -> dict[str, bool | None]:
     ],
 )
 def test_options_that_do_harm_are_told_one_by_one(kind: str, options: str, outcomes: list[str]) -> None:
+    table = f"31 22 0:41 / /shared rw,relatime - {kind} server:/export {options}\n"
+    told = {check.meaning: check.ok for check in judge_mount(mount_of("/shared/pfo", table))[1:]}
     known = lines()["mount options"]
-    assert options_of(kind, options) == {known[name]["meaning"]: known[name]["ok"] for name in outcomes}
+    assert told == {known[name]["meaning"]: known[name]["ok"] for name in outcomes}
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,8 @@ pytestmark = pytest.mark.gluster
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pfo_fs", "doctor", str(directory), "--json", *arguments]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PFO_FS_GPU": "none"},
-    )
+    variables = {**os.environ, "PFO_FS_GPU": "none"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -37,7 +32,6 @@ def doctor(directory: Path, *arguments: str) -> tuple[int, dict[str, dict[str, A
 
 
 def both(volume: Gluster, *arguments: str) -> list[tuple[int, dict[str, dict[str, Any]]]]:
-    """Runs the command on both mounts at once."""
     started = [start(mount / "pfo", "--peer", "2", *arguments) for mount in volume.mounts]
     return [finish(process) for process in started]
 

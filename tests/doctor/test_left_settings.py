@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,8 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def settings_of(spec: str) -> GpuSettings:
-    gpu = open_gpu(spec)
-    try:
+    with closing(open_gpu(spec)) as gpu:
         return gpu.settings()
-    finally:
-        gpu.close()
 
 
 def leave(mhz: int, limit_w: float) -> None:
@@ -59,16 +57,13 @@ def test_a_gpu_that_was_left_locked_is_told_and_is_reset_only_with_fix(sim_dir: 
 
 
 def test_a_gpu_that_a_running_job_holds_is_left_alone(sim_dir: Path) -> None:
-    clocks = ClockProcess(f"simulated:{NAME}")
-    try:
+    with closing(ClockProcess(f"simulated:{NAME}")) as clocks:
         assert clocks.message == ""
         leave(1200, 250)
         status, line = doctor("--fix")
         assert (status, line["ok"]) == (0, None)
         assert "running job holds" in line["meaning"]
         assert settings_of(f"simulated:{NAME}").locked_mhz == 1200
-    finally:
-        clocks.close()
 
 
 def test_what_nvml_tells_about_limits_and_clocks(monkeypatch: pytest.MonkeyPatch) -> None:

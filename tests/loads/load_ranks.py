@@ -17,7 +17,7 @@ TOP_MHZ = CLOCKS[0]
 WAIT_W = 80.0
 
 
-def power_w(mhz: float) -> float:
+def power_w(mhz: Any) -> Any:
     """An A100's, about."""
     x = mhz / TOP_MHZ
     return 60 + 180 * x + 200 * x**3
@@ -36,7 +36,6 @@ class Ranks:
         lanes: The data-parallel place of each rank; in a pipeline, of each rank of a stage.
         ahead: How many steps before they run loads are told.
         noise: Relative scatter of work beyond its load.
-        change_s: How long a change of the clock takes.
         pipeline: What the ranks of a pipeline run; only the first stage's know loads.
         learned: What an earlier start has learned.
         holds: Clocks are power limits.
@@ -54,7 +53,6 @@ class Ranks:
         lanes: Sequence[int],
         ahead: int = 0,
         noise: float = 0.003,
-        change_s: float = 0.0,
         pipeline: Any = None,
         seed: int = 1,
         learned: Any = None,
@@ -67,10 +65,9 @@ class Ranks:
         self._instructions = pipeline.instructions if pipeline else ()
         self.places = [(lane, stage) for stage in range(self.shape.ranks) for lane in lanes]
         shape = self.shape if pipeline else None
-        self.coordinator = LoadCoordinator(self.places, CLOCKS, change_s, 5e-4, shape, learned, holds)
+        self.coordinator = LoadCoordinator(self.places, CLOCKS, 0.0, 5e-4, shape, learned, holds)
         self._real_mhz = cap_clock_mhz if holds else float
-        self._spread = spread
-        self._lanes, self._ahead, self._noise = list(lanes), ahead, noise
+        self._lanes, self._ahead, self._noise, self._spread = list(lanes), ahead, noise, spread
         self._rng = np.random.default_rng(seed)
         self._told: list[Array] = []
         self._clocks: dict[int, list[int]] = {}
@@ -119,9 +116,7 @@ class Ranks:
             times_s = at_top_s * (1 + 0.9 * (TOP_MHZ / np.array(real_mhz[: len(self._lanes)]) - 1))
             work_s, full_s = (self.shape.ends_s(each).ravel() for each in (times_s, at_top_s))
             busy_s, full_busy_s = (self.shape.busy_s(each).ravel() for each in (times_s, at_top_s))
-            self._energy_j += [power_w(m) * s for m, s in zip(real_mhz, busy_s, strict=True)] + WAIT_W * (
-                work_s - busy_s
-            )
+            self._energy_j += power_w(np.array(real_mhz)) * busy_s + WAIT_W * (work_s - busy_s)
             self.full_j += power_w(TOP_MHZ) * float(full_busy_s.sum()) + WAIT_W * float((full_s - full_busy_s).sum())
             self._now_s, self._at_top_s = self._now_s + work_s, self._at_top_s + full_s
             if self.step % self.every == self.every - 1:

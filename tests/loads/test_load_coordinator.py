@@ -1,5 +1,6 @@
 """Rank 0's decisions: rows of all ranks in, a clock for each rank out."""
 
+from functools import cache
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -84,12 +85,8 @@ def test_a_rank_that_begins_late_keeps_the_default_clock_since_the_others_wait_f
     job = Ranks(range(4), noise=0.0)
     checkpoint_s = np.array([30.0, 0.0, 0.0, 0.0])
     job.beside = lambda step, mhz: (0.2 + (step % 5 == 4) * checkpoint_s, WAIT_W)
-    after = []
-    for step in range(100):
-        mhz = job.run()
-        if step % 5 == 0:
-            after.append(mhz[0])
-    assert set(after) == {TOP_MHZ}
+    mhz_of_rank_0 = [job.run()[0] for _ in range(100)]
+    assert {*mhz_of_rank_0[::5]} == {TOP_MHZ}
     assert job.late < 1e-4
 
 
@@ -138,16 +135,12 @@ def test_no_clock_is_lower_than_that_of_least_energy_nor_than_three_fifths() -> 
     assert least >= 0.6 * TOP_MHZ
 
 
-UNUSABLE: list[list[Any]] = [
-    [None] * 4, [[float("nan")]] * 4, [[1.0]] * 3 + [[(1.0, 2.0)]], [["x"]] * 4, [[(1.0,) * 9]] * 4,
-    [[1.0]] * 3 + [None],
-]  # fmt: skip
-
-
 def test_a_step_whose_loads_cannot_be_used_has_the_highest_clocks_and_a_rank_without_any_is_named() -> None:
     job = Ranks(range(4))
     job.run(40)
-    for loads in UNUSABLE:
+    unusable: list[list[Any]] = [[load] * 4 for load in (None, [float("nan")], ["x"], [(1.0,) * 9])]
+    unusable += [[[1.0]] * 3 + [last] for last in ([(1.0, 2.0)], None)]
+    for loads in unusable:
         assert job.run(loads=loads) == [TOP_MHZ] * 4
         assert min(min(job.run()) for _ in range(5)) < TOP_MHZ
     assert "data-parallel rank 3 gives no loads in some steps" in job.state.problem
@@ -161,25 +154,24 @@ def test_loads_of_another_form_are_learned_anew() -> None:
     assert "explain" not in job.state.text or "unexplained" in job.state.text
 
 
-@pytest.mark.parametrize("pipeline", [None, make_pipeline("1f1b", 2, 6)])
-def test_the_next_start_of_a_job_begins_from_what_was_learned_before(pipeline: Any) -> None:
+@cache
+def learned_before(pipeline: Any = None) -> dict[str, Any]:
+    """What an earlier start of a job of six ranks or pipelines has learned."""
     before = Ranks(range(6), pipeline=pipeline)
     before.run(60)
-    job = Ranks(range(6), pipeline=pipeline, seed=2, learned=before.coordinator.state.learned)
+    return before.coordinator.state.learned
+
+
+@pytest.mark.parametrize("pipeline", [None, make_pipeline("1f1b", 2, 6)])
+def test_the_next_start_of_a_job_begins_from_what_was_learned_before(pipeline: Any) -> None:
+    job = Ranks(range(6), pipeline=pipeline, seed=2, learned=learned_before(pipeline))
     assert min(job.run()) < TOP_MHZ
     assert job.steps_with_lower_clocks(12) > 8
     assert job.late < 1e-3
 
 
-@pytest.fixture(scope="module")
-def learned() -> dict[str, Any]:
-    """What an earlier start of a job of six ranks has learned."""
-    before = Ranks(range(6))
-    before.run(60)
-    return before.coordinator.state.learned
-
-
-def test_what_was_learned_before_and_is_not_true_now_is_dropped_after_one_step(learned: dict[str, Any]) -> None:
+def test_what_was_learned_before_and_is_not_true_now_is_dropped_after_one_step() -> None:
+    learned = learned_before()
     job = Ranks(range(6), seed=2, learned={**learned, "_mean_s": [2 * learned["_mean_s"][0]]})
     assert min(job.run()) < TOP_MHZ
     job.run()  # the end of a step is known when the next one has begun
@@ -189,11 +181,12 @@ def test_what_was_learned_before_and_is_not_true_now_is_dropped_after_one_step(l
     assert job.steps_with_lower_clocks(10) > 4
 
 
-def test_what_a_job_of_other_ranks_clocks_or_features_has_learned_is_not_used(learned: dict[str, Any]) -> None:
-    others = [({**learned, "clocks_mhz": [1980.0, 1000.0]}, 6), (learned, 4), ({**learned, "_scale": [1.0]}, 6)]
-    others += [({**learned, "pace": [0.0] * 6}, 6), ({**learned, "explained": [7.0]}, 6), ({"pace": []}, 6), ({}, 6)]
-    for odd, ranks in others:
-        assert not Ranks(range(ranks), learned=odd).steps_with_lower_clocks(9)
+def test_what_a_job_of_other_ranks_clocks_or_features_has_learned_is_not_used() -> None:
+    learned = learned_before()
+    assert not Ranks(range(4), learned=learned).steps_with_lower_clocks(9)
+    wrong = {"clocks_mhz": [1980.0, 1000.0], "_scale": [1.0], "pace": [0.0] * 6, "explained": [7.0]}
+    for odd in (*({**learned, key: value} for key, value in wrong.items()), {"pace": []}, {}):
+        assert not Ranks(range(6), learned=odd).steps_with_lower_clocks(9)
 
 
 def test_ranks_at_different_steps_are_an_error() -> None:
@@ -254,8 +247,7 @@ def test_power_limits_are_held_and_save_where_one_rank_is_last(heavy: float, spr
 
 
 TWO_STAGES, FOUR_STAGES = (make_pipeline("1f1b", stages, 4) for stages in (2, 4))
-ZERO_BUBBLE = make_pipeline("zb-h1", 2, 4)
-INTERLEAVED = make_pipeline("interleaved", 4, 4, num_ranks=2)
+OTHERS = [make_pipeline("zb-h1", 2, 4), make_pipeline("interleaved", 4, 4, num_ranks=2)]
 
 
 def of_step(job: Ranks, loads: Any) -> Any:
@@ -263,16 +255,15 @@ def of_step(job: Ranks, loads: Any) -> Any:
     return np.array(loads, float).T[:, :, None] if job.shape.micro_batches > 1 else np.array([loads], float)
 
 
-@pytest.mark.parametrize("pipeline", [None, TWO_STAGES, FOUR_STAGES, ZERO_BUBBLE, INTERLEAVED])
+@pytest.mark.parametrize("pipeline", [None, TWO_STAGES, FOUR_STAGES, *OTHERS])
 def test_pipelines_with_less_work_run_slower_and_what_their_ends_tell_is_learned(pipeline: Any) -> None:
     job = Ranks(range(6), pipeline=pipeline)
     assert job.steps_with_lower_clocks(100) > 60
     assert job.late < LOST_TIME
     assert job.choice.durations.slope == pytest.approx(0.9, abs=0.05)
     if pipeline is not None:
-        loads = job.loads(job.step)
-        expected = job.shape.ends_s(job.times_s())
-        assert job.choice.durations.ends_s(of_step(job, loads)) == pytest.approx(expected, rel=0.02)
+        ends_s = job.choice.durations.ends_s(of_step(job, job.loads(job.step)))
+        assert ends_s == pytest.approx(job.shape.ends_s(job.times_s()), rel=0.02)
 
 
 def test_pipelines_that_wait_for_a_slow_worker_run_slower_whatever_their_loads_say() -> None:
@@ -280,9 +271,8 @@ def test_pipelines_that_wait_for_a_slow_worker_run_slower_whatever_their_loads_s
     job.heavy = 1.5  # pipeline 0 has a slow GPU: no load tells that
     job.run(60)
     mhz = job.choice.choose(of_step(job, np.ones((6, 4))))
-    assert mhz[0] == TOP_MHZ
+    assert mhz[0] == TOP_MHZ > mhz[1]
     assert len({*mhz[1:]}) == 1
-    assert mhz[1] < TOP_MHZ
     assert job.late < LOST_TIME
 
 

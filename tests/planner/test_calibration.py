@@ -63,9 +63,11 @@ def test_two_plans_that_are_alike_invent_no_delay_that_predicts_others_wrongly(s
     assert measured.predicted_s(found)[1] == pytest.approx(measured.lengths_s[1], rel=0.003)
 
 
-def test_equal_iterations_determine_nothing_but_their_own_length() -> None:
+def test_equal_iterations_determine_nothing_but_their_own_length_and_one_is_too_few() -> None:
     measured = iterations_of(0.0, 0.2, 1)
     assert measured.predicted_s(measured.fit(0, 0)) == pytest.approx(measured.lengths_s)
+    with pytest.raises(PlanError, match="at least two"):
+        measured.fit()
 
 
 def test_an_iteration_that_is_shorter_than_its_instructions_say_gets_neither_delay_nor_overhead() -> None:
@@ -78,11 +80,6 @@ def test_a_calibrated_problem_plans_with_the_delay_and_the_overhead() -> None:
     problem = Problem(PIPELINE, random_profile(random.Random(2), PIPELINE, 5), 50.0)
     difference = Planner(found.problem(problem)).fastest_s - Planner(problem).fastest_s
     assert difference == pytest.approx(found.overhead_s + 6 * found.delay_s, abs=0.02)
-
-
-def test_one_iteration_is_too_few() -> None:
-    with pytest.raises(PlanError, match="at least two"):
-        iterations_of(0, 0, 1).fit()
 
 
 def read_measured(path: Path) -> Measured:

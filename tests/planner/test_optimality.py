@@ -3,6 +3,7 @@
 import random
 
 import highspy
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,10 +39,7 @@ def test_a_small_plan_is_in_time_to_the_last_bit_and_the_best_and_its_bound_is_b
 @given(problems(), st.lists(st.floats(0, 10), min_size=1, max_size=5))
 @settings(max_examples=25)
 def test_any_duals_at_all_prove_a_valid_bound(problem: Problem, noise: list[float]) -> None:
-    import numpy as np
-
-    planner = Planner(problem)
-    deadline_s = deadline_of(planner, 0.5)
+    deadline_s = deadline_of(Planner(problem), 0.5)
     relaxation = Relaxation(problem.alike)
     best = relaxation.solve(deadline_s, 0.0)
     worse = np.resize(np.array(noise), len(relaxation._row_lower))

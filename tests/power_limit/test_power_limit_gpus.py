@@ -92,13 +92,6 @@ def clocks_set(sim_dir: Path) -> list[int]:
     return list(dropwhile(not_, clocks_mhz(sim_dir / "a.log")))
 
 
-def kill_all(gpu: KnobGpu) -> None:
-    """Kills the clock process and all that would notice, as when a whole job is killed."""
-    gpu.clocks._lost = True
-    gpu.clocks._process.kill()
-    gpu.clocks._process.wait(HANGS_AFTER_S)
-
-
 @pytest.mark.parametrize(
     ("in_force", "then"),
     [
@@ -112,7 +105,9 @@ def test_a_left_limit_is_not_the_sites_own(open_limited: Open, sim_dir: Path, in
     for level in (250, 200):
         gpu.set_level(level)
     wait_for(lambda: limits_set(sim_dir)[-1:] == [200])
-    kill_all(gpu)
+    gpu.clocks._lost = True  # as when a whole job is killed: nobody is left who would notice
+    gpu.clocks._process.kill()
+    gpu.clocks._process.wait(HANGS_AFTER_S)
     if in_force != 200:
         SimulatedGpu("a").set_power_limit_w(in_force)
     later = open_limited()
@@ -304,8 +299,9 @@ def test_windows_that_do_not_match_are_errors() -> None:
 
 def test_a_choice_not_in_force_any_more_is_one_warning(sim_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     monitor = EnergyMonitor(specs=["simulated:a"])
-    options: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 1, "pl_step": 300}
-    with GlobalPowerLimitOptimizer(monitor, Time(), **options) as optimizer:
+    with GlobalPowerLimitOptimizer(
+        monitor, Time(), wait_steps=0, warmup_steps=1, profile_steps=1, pl_step=300
+    ) as optimizer:
         while not isinstance(optimizer.state, Done):
             optimizer.on_step_begin()
         os.kill(monitor.gpus[0].clocks.pid, signal.SIGKILL)
@@ -314,8 +310,7 @@ def test_a_choice_not_in_force_any_more_is_one_warning(sim_dir: Path, caplog: py
             optimizer.on_step_begin()
     monitor.close()
     wait_for(lambda: limits_set(sim_dir)[-1] == 500)
-    ours = [record for record in caplog.records if "left alone" in record.message]
-    assert len(ours) == 1
+    assert sum("left alone" in record.message for record in caplog.records) == 1
 
 
 def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,11 +329,9 @@ def test_zeuss_own_monitor_does_as_well(sim_dir: Path, tmp_path: Path, monkeypat
                 optimizer.on_epoch_end()  # in the middle of a window
             optimizer.on_step_begin()
     assert [(m.level, m.energy, m.time) for m in optimizer.measurements] == [(500, 400.0, 1.0), (200, 300.0, 1.1)]
-    monitor.log_file.close()
 
 
-STEPS: dict[str, Any] = {"wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
-CLOCKS: dict[str, Any] = {"knob": "clock", "clock_step": 300, **STEPS}
+CLOCKS: dict[str, Any] = {"knob": "clock", "clock_step": 300, "wait_steps": 0, "warmup_steps": 1, "profile_steps": 2}
 
 
 def train_for(monitor: pl.EnergyMonitor, optimizer: pl.GlobalPowerLimitOptimizer, steps: int) -> None:

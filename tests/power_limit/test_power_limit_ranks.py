@@ -20,14 +20,11 @@ Results = list[dict[str, Any]]
 def run_ranks(folder: Path, size: int, scenarios: dict[str, dict[str, Any]]) -> Results:
     """Runs a job and returns what its ranks say; one that dies says nothing."""
     (folder / "sim").mkdir(mode=0o700)
-    command = [sys.executable, str(PROGRAM)]
     arguments = [str(size), str(folder / "store"), json.dumps({n: {**OPTIONS, **s} for n, s in scenarios.items()})]
+    variables = environment(**dict.fromkeys(("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"), str(folder / "sim")))
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), *arguments],
-            text=True,
-            stdout=subprocess.PIPE,
-            env=environment(**dict.fromkeys(("PFO_FS_SIM_DIR", "PFO_FS_RUN_DIR"), str(folder / "sim"))),
+            [sys.executable, PROGRAM, str(rank), *arguments], text=True, stdout=subprocess.PIPE, env=variables
         )
         for rank in range(size)
     ]
@@ -66,14 +63,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
 def test_energies_are_added_and_the_slowest_time_counts(job: tuple[Path, Results]) -> None:
     folder, results = job
     size = len(results)
-    expected = [
-        {
-            "power_limit": level,
-            "energy": sum(10_000.0 * (rank + 1) - 2_000 * window for rank in range(size)),
-            "time": 10.0 + window + size - 1,
-        }
-        for window, level in enumerate((500, 400, 300, 200, 100))
-    ]
+    expected = []
+    for window, level in enumerate((500, 400, 300, 200, 100)):
+        energy_j = sum(10_000.0 * (rank + 1) - 2_000 * window for rank in range(size))
+        expected.append({"power_limit": level, "energy": energy_j, "time": 10.0 + window + size - 1})
     for rank, result in enumerate(results):
         assert result["combined"]["measurements"] == expected
         assert result["combined"]["state"] == "Done(optimal_power_limit=400, unit='W')"

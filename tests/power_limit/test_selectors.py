@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from power_limit_fakes import FakeGpu, FakeMonitor, at_limit, make_optimizer
 
 from pfo_fs import power_limit as pl
-from pfo_fs.device.simulated.physics import A100, MODELS, TRAINING, GpuModel
+from pfo_fs.device.simulated.physics import A100, MODELS, TRAINING
 from pfo_fs.errors import ConfigError
 from pfo_fs.power_limit.gpus import Levels
 from pfo_fs.power_limit.rank_gpus import GpuRange
@@ -27,12 +27,6 @@ SELECTORS: list[pl.OptimumSelector] = [
     *(pl.MaxSlowdownConstraint(factor) for factor in (1, 1.02, 1.05, 1.1, 1.2, 1.5)),
 ]
 WARMUP_STEPS, PROFILE_STEPS = 10, 40
-SEEDS = range(15)
-
-
-def limits_of(model: GpuModel, pl_step: int) -> list[int]:
-    lowest, highest = map(int, model.power_limits_w)
-    return list(range(highest, lowest - 1, -pl_step))
 
 
 def cost(selector: pl.OptimumSelector, truth: dict[int, pl.PowerLimitMeasurement], level: int) -> float:
@@ -76,10 +70,11 @@ def search(
 @pytest.mark.parametrize("pl_step", [10, 25, 50])
 @pytest.mark.parametrize("name", MODELS)
 def test_half_the_steps_find_the_choice_of_the_full_sweep_or_a_near_one(name: str, pl_step: int, noise: float) -> None:
-    levels = limits_of(MODELS[name], pl_step)
+    lowest, highest = map(int, MODELS[name].power_limits_w)
+    levels = list(range(highest, lowest - 1, -pl_step))
     truth = {level: at_limit(MODELS[name], level) for level in levels}
     for selector in SELECTORS:
-        for seed in SEEDS if noise else range(1):
+        for seed in range(15 if noise else 1):
             table = noisy(truth, noise, seed)
             full_w = selector.select(list(table.values()))
             chosen, steps = search(table, selector)
@@ -149,6 +144,7 @@ def test_each_selector_answers_from_a_profile(profile: Path, arguments: str, lev
     assert (answer["power_limit"], len(answer["measurements"])) == (level, 17)
 
 
+ONE_CLOCK = '{"measurements": [{"clock": 900, "energy": 1, "time": 1}]}'
 BENT = pl.profile_text(
     [
         found.model_copy(update={"time": found.time * (3 if found.level == 400 else 1)})  # as a busy machine bends it
@@ -163,12 +159,7 @@ BENT = pl.profile_text(
         ('{"measurements": [[1, 2]]}', [], 1, "measurements.0"),
         (BENT, [], 1, "at 400 W, but only"),
         (BENT, ["--force"], 0, ""),
-        (
-            '{"measurements": [{"clock": 900, "energy": 1, "time": 1}]}',
-            [],
-            0,
-            "ZeusCost(eta_knob=0.5, world_size=1): 900 MHz",
-        ),
+        (ONE_CLOCK, [], 0, "ZeusCost(eta_knob=0.5, world_size=1): 900 MHz"),
     ],
 )
 def test_what_a_profile_tells_is_said(profile: Path, text: str, arguments: list[str], code: int, said: str) -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from simulated_jobs import converged
+from simulated_jobs import KIND, converged
 
-from pfo_fs.device.simulated.physics import A100, node_physics
+from pfo_fs.device.simulated.physics import A100
 from pfo_fs.planner import make_pipeline
 from pfo_fs.reports.collect import JobData, collect_job
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Nuisances, Play
-from pfo_fs.simulator.nodes import NodeSettings
 from pfo_fs.store import Files, JobFolder, SharedDirectory
 
 
@@ -37,7 +36,7 @@ def play_job(root: Path) -> None:
         ModelTruth(A100, 4, slowest_mhz=810),
         Nuisances(time_jitter=0.0),
         pipelines=2,
-        nodes=NodeSettings(node_physics("kind")),
+        nodes=KIND,
         seed=0,  # a plan was measured and stays before the straggler is announced, and after it has gone
     )
     play = Play(cluster, root, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
@@ -62,10 +61,8 @@ def data(played_once: Path) -> JobData:
     return collect_job(the_job(played_once))
 
 
-def the_job(root: Path, *, archived: bool = False) -> JobFolder:
-    """The only job of a shared directory."""
+def the_job(root: Path) -> JobFolder:
     shared = SharedDirectory(Files(root, create=False))
-    ids = shared.archived_job_ids() if archived else shared.job_ids()
-    folder = shared.job(ids[-1], archived=archived)
+    folder = shared.job(shared.job_ids()[-1])
     folder.read_job()
     return folder

@@ -34,14 +34,9 @@ def test_schedules_come_with_their_steps_and_with_what_was_measured(data: JobDat
     assert data.unreadable == []
 
 
-def test_a_rank_without_an_order_of_its_own_runs_what_another_of_its_stage_runs(data: JobData) -> None:
-    assert len(data.orders) == 8
-    assert data.orders[7] == data.orders[3]
-
-
 def test_a_torn_result_is_left_out_and_said(played: JobFolder) -> None:
     results = played.read_results(1, 0)
-    folder = played.files.root / played.path / "prof" / "1"
+    folder = played.location / "prof" / "1"
     (folder / "0.json").unlink()
     for of_one_host in ([one for one in results if one.result.rank != 5], [results[5]]):
         played.write_results(1, of_one_host)
@@ -61,7 +56,11 @@ def test_a_folder_without_job_json_is_no_job(tmp_path: Path) -> None:
         collect_job(shared.job("nobody"))
 
 
-def test_the_place_of_a_rank_is_its_stage_unless_it_holds_several(data: JobData) -> None:
+def test_a_rank_runs_what_another_of_its_stage_runs_and_its_place_is_that_stage_unless_it_holds_several(
+    data: JobData,
+) -> None:
+    assert len(data.orders) == 8
+    assert data.orders[7] == data.orders[3], "it has no order of its own"
     assert data.place == "stage"
     interleaved = {rank: [*order, ("forward", 4 + order[0][1])] for rank, order in data.orders.items()}
     assert replace(data, orders=interleaved).place == "pipeline rank"
@@ -79,8 +78,7 @@ def test_a_rank_that_cannot_be_of_the_job_is_left_out(tmp_path: Path) -> None:
 def test_a_simulated_job_writes_the_durations_of_the_trace_that_it_has_replayed(tmp_path: Path) -> None:
     replayed = read_trace(write_durations(tmp_path / "in.csv", trace_rows(steps=20)))
     play = Play(replayed.job().cluster(), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
-    for _ in play.run(20):
-        pass
+    list(play.run(20))
     counts = write_trace(collect_job(play.folder), tmp_path / "out.csv")
     written = read_trace(tmp_path / "out.csv")
     assert written.dp_ranks == [0, 1]
@@ -95,11 +93,9 @@ def test_a_simulated_job_writes_the_durations_of_the_trace_that_it_has_replayed(
 def test_only_iterations_at_full_clocks_are_written(data: JobData, tmp_path: Path) -> None:
     write_trace(data, tmp_path / "job.csv")
     steps = set(read_trace(tmp_path / "job.csv").steps)
-    lowered = [
-        window for window in data.windows if window.measured and any(mhz not in (0, 1410) for mhz in window.clocks_mhz)
-    ]
+    lowered = [window for window in data.windows if window.measured and {*window.clocks_mhz} - {0, 1410}]
     assert lowered
-    assert not steps & {window.measured.first_step for window in lowered if window.measured}
+    assert not steps & {window.measured.first_step for window in lowered}
 
 
 def test_a_job_without_results_has_no_trace_and_leaves_no_file(tmp_path: Path) -> None:

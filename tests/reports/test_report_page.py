@@ -87,23 +87,17 @@ def test_what_clocks_from_loads_save_and_cost_has_its_error_and_the_number_of_co
 def test_a_step_with_clocks_from_loads_is_drawn_as_it_ran_and_at_max_clocks(data: JobData) -> None:
     told = bodies.RankProgress(rank=0, step=42, loads=LoadsKnown(last=LastLoadStep.model_validate(LAST)))
     section = last_step(replace(data, progress=[told]))
-    picture = section["picture"]
-    assert "pipeline 0 works 0.4 s at 1410 MHz" in picture
-    assert "pipeline 0 works 0.45 s at 1200 MHz" in picture
-    assert "pipeline 0 waits 0.1 s" in picture
-    assert "pipeline 0 waits 0.05 s" in picture
+    for said in ("works 0.4 s at 1410 MHz", "works 0.45 s at 1200 MHz", "waits 0.1 s", "waits 0.05 s"):
+        assert f"pipeline 0 {said}" in section["picture"]
     assert "step 41" in section["lead"]
 
 
-def test_the_page_refers_to_nothing_elsewhere(page: str) -> None:
+def test_the_page_refers_to_nothing_elsewhere_and_every_picture_has_a_name(page: str) -> None:
     for tag, attributes in Reader(page).elements:
         assert not {"src", "href", "srcset", "action", "data"} & set(attributes), tag
         assert not [name for name in attributes if name.startswith("on")], tag
     assert "url(" not in page
     assert "@import" not in page
-
-
-def test_every_picture_has_a_name(page: str) -> None:
     pictures = [attributes for tag, attributes in Reader(page).elements if tag == "svg"]
     assert len(pictures) == 2, "a step of the pipeline, and the schedules of the whole job"
     assert all(attributes.get("aria-label") and attributes.get("role") == "img" for attributes in pictures)
@@ -116,14 +110,11 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     info = data.job.job_info.model_copy(update={"job_metadata": HOSTILE})
     told = bodies.RankProgress(rank=3, step=5, error=HOSTILE)
     newest = max(window.number for window in data.windows if window.measured)
-    results = played.location / "prof" / str(newest)
-    renamed = [
-        bodies.ResultBody.model_validate_json(body.model_dump_json().replace('"forward"', json.dumps(name)))
-        for body in results_by_rank(played, newest).values()
-    ]
-    for path in results.iterdir():
+    measured = [body.model_dump_json() for body in results_by_rank(played, newest).values()]
+    for path in (played.location / "prof" / str(newest)).iterdir():
         path.unlink()
-    played.write_results(newest, renamed)
+    renamed = [text.replace('"forward"', json.dumps(name)) for text in measured]
+    played.write_results(newest, map(bodies.ResultBody.model_validate_json, renamed))
     hostile = replace(
         data,
         job=data.job.model_copy(update={"job_info": info, "scheduler": HOSTILE, "started": "<b>now</b>"}),
@@ -141,9 +132,7 @@ def test_nothing_of_the_directory_becomes_markup(played: JobFolder) -> None:
     )
     page = render_page(hostile)
     reader = Reader(page)
-    count = [tag for tag, _ in reader.elements].count
-    assert count("img") == count("b") == 0
-    assert count("script") == 0
+    assert not {"img", "b", "script"} & {tag for tag, _ in reader.elements}
     assert "<img" not in page
     assert HOSTILE in reader.text["warnings"]
 
@@ -187,9 +176,9 @@ def test_what_coordinator_and_ranks_complain_of_is_shown_once_with_the_ranks(dat
 
 def test_an_ended_job_says_how_it_ended(played: JobFolder) -> None:
     played.write(bodies.EndBody(reason="finished", message="300 steps"))
-    SharedDirectory(played.files).archive(played.job_id)
-    folder = SharedDirectory(played.files).job(played.job_id, archived=True)
-    reader = Reader(render_page(collect_job(folder)))
+    shared = SharedDirectory(played.files)
+    shared.archive(played.job_id)
+    reader = Reader(render_page(collect_job(shared.job(played.job_id, archived=True))))
     assert "finished" in reader.text[""]
     assert "300 steps" in reader.text["warnings"]
 
@@ -207,11 +196,9 @@ def test_figures_that_cannot_be_right_are_left_out(played: JobFolder, figure: fl
             "powers": [power.model_copy(update={"power": figure}) for power in body.result.powers],
         }
     )
-    path = played.files.root / played.path / "prof" / str(newest) / "0.json"
-    path.unlink()
+    (played.location / "prof" / str(newest) / "0.json").unlink()
     played.write_results(newest, [body.model_copy(update={"result": result})])
-    spoiled = collect_job(played)
-    text = Reader(render_page(replace(spoiled, model=model))).text
+    text = Reader(render_page(replace(collect_job(played), model=model))).text
     assert "nan" not in text["headline"]
     assert "inf " not in text["headline"]
     assert f"{newest}{start_step}" in text["schedules"]

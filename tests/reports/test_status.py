@@ -26,7 +26,6 @@ def screen(state: DirectoryStatus, *, verbose: bool = False, width: int = 100) -
 
 
 def tell(folder: JobFolder, *ranks: dict[str, object]) -> None:
-    """Has ranks report."""
     told = [bodies.RankProgress.model_validate({"rank": rank, **report}) for rank, report in enumerate(ranks)]
     folder.write(bodies.ProgressBody(ranks=told))
 
@@ -35,8 +34,7 @@ def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
     shared, folder = make_directory(tmp_path / "pfo")
     for n in range(10_000):
         (tmp_path / "pfo" / "jobs" / f"zzz-{n}").mkdir()
-    listed = []
-    real = shared.files.names_if_there
+    listed, real = [], shared.files.names_if_there
     shared.files.names_if_there = lambda path: (listed.append(path), real(path))[1]
     state = collect_status(shared)
     assert len(listed) < 600
@@ -153,20 +151,21 @@ def test_on_a_narrow_screen_nothing_is_cut(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in text.splitlines()[1:])
 
 
-@pytest.mark.parametrize("kind", ["daemon", "job", "current", "progress", "end"])
-def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("daemon", "host version scheduler"),
+        ("job", "host started"),
+        ("current", "message status_text yaml_problem"),
+        ("progress", "store_error"),
+        ("end", "message"),
+    ],
+)
+def test_escape_sequences_in_records_do_not_reach_the_terminal(tmp_path: Path, kind: str, keys: str) -> None:
     _, folder = make_directory(tmp_path / "pfo")
     place = next(place for place in places(folder) if place.kind == kind)
     document = load(tmp_path / "pfo", place)
-    keys = {
-        "daemon": ["host", "version", "scheduler"],
-        "job": ["host", "started"],
-        "current": ["message", "status_text", "yaml_problem"],
-        "progress": ["store_error"],
-        "end": ["message"],
-    }[kind]
-    for key in keys:
-        document["body"][key] = "@@changed@@"
+    document["body"].update(dict.fromkeys(keys.split(), "@@changed@@"))
     plant(tmp_path / "pfo", place, sign(document, ESCAPES))
     done = pfo_fs("status", tmp_path / "pfo", code=0)
     assert not CONTROL.search(done.stdout)

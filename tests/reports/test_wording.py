@@ -119,9 +119,8 @@ ROUND = [1, 2, 3, 0]
 
 
 def index_of(number: int = 7, **term: object) -> bodies.IndexBody:
-    return bodies.IndexBody(
-        number=number, generation=1, start_step=0, source=YAML, files={}, **{"after": -1, "turns": [], **term}
-    )
+    default = {"generation": 1, "start_step": 0, "source": YAML, "files": {}, "after": -1, "turns": []}
+    return bodies.IndexBody(number=number, **{**default, **term})
 
 
 @pytest.mark.parametrize(
@@ -150,13 +149,9 @@ def in_turns(data: JobData) -> Window:
 def with_schedules(data: JobData, *windows: tuple[int, dict[str, object]], last: int) -> JobData:
     """The job as if it had these schedules: the first step and the term of each, in the order of their numbers."""
     like = in_turns(data)
-    starts = [start for start, _ in windows]
+    ends = [*(start for start, _ in windows[1:]), None]
     made = [
-        replace(
-            like,
-            index=index_of(number, **term).model_copy(update={"start_step": start}),
-            end_step=starts[number + 1] if number + 1 < len(starts) else None,
-        )
+        replace(like, index=index_of(number, **{**term, "start_step": start}), end_step=ends[number])
         for number, (start, term) in enumerate(windows)
     ]
     ranks = [rank.model_copy(update={"step": last}) for rank in data.progress]
@@ -170,11 +165,13 @@ def trial(data: JobData) -> JobData:
     return with_schedules(data, (0, {}), (40, {"until": 100, "after": 0, "turns": ROUND}), last=199)
 
 
-def test_steps_in_turns_count_by_half(trial: JobData) -> None:
+def test_steps_in_turns_count_by_half_and_are_compared_with_those_of_ranks_that_had_no_turn(trial: JobData) -> None:
     counts = [(window.number, bool(window.schedules), count) for window, count in steps_of(trial)]
     assert counts == [(0, True, 40), (1, True, 30), (1, False, 30), (0, True, 100)]
-    like = in_turns(trial)
-    total = total_of(trial, savings_of(trial))
+    like, savings = in_turns(trial), savings_of(trial)
+    assert savings.baseline.energy_j == like.without.energy_j, "there are no figures of a scheduler"
+    assert "in turns" in savings.baseline.origin
+    total = total_of(trial, savings)
     assert total.iterations == total.known == 200
     assert total.energy_j == pytest.approx(170 * like.measured.energy_j + 30 * like.without.energy_j)
 
@@ -197,20 +194,10 @@ def test_a_schedule_that_another_one_replaces_has_the_steps_before(
     assert found == [*spans, (2, 150, 200, 1.0)]
 
 
-def test_without_a_scheduler_s_figures_a_schedule_is_compared_with_the_ranks_that_had_no_turn(trial: JobData) -> None:
-    savings, like = savings_of(trial), in_turns(trial)
-    assert savings.baseline.energy_j == like.without.energy_j
-    assert "in turns" in savings.baseline.origin
-
-
 def test_the_jobs_life_shows_turns_as_low_boxes_and_what_follows_in_its_own_colour(trial: JobData) -> None:
     picture = life_svg(trial, (600, 1410))
-    boxes = [
-        (element.attrib, element[0].text)
-        for element in ElementTree.fromstring(picture)
-        if element.tag.endswith("rect") and len(element)
-    ]
-    stage_0 = [(box, text) for box, text in boxes if text and "stage 0" in text]
+    boxes = [one for one in ElementTree.fromstring(picture) if one.tag.endswith("rect") and len(one)]
+    stage_0 = [(one.attrib, one[0].text) for one in boxes if "stage 0" in (one[0].text or "")]
     assert [re.sub(r": .*?(, in turns)?$", r"\1", text) for _, text in stage_0] == [
         "schedule 0, stage 0",
         "schedule 1, stage 0, in turns",

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import pytest
 from simulated_jobs import KIND, MICROBATCHES, SETTINGS, STAGES, LongTruth, converged, late, saved
@@ -33,17 +32,14 @@ def small() -> Cluster:
     return Cluster(make_pipeline("1f1b", 2, 4), LongTruth(A100, 2, slowest_mhz=900), nodes=KIND)
 
 
-class Planned(NamedTuple):
-    """A job that was played until its plan stayed, for several tests: none plays it on, or changes its directory."""
-
-    play: Play
-    played: list[Iteration]
+Planned = tuple[Play, list[Iteration]]
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """A job that was played until its plan stayed, for several tests: none plays it on, or changes its directory."""
     play = Play(cluster(), tmp_path_factory.mktemp("planned"), SETTINGS)
-    return Planned(play, converged(play))
+    return play, converged(play)
 
 
 def schedules_of(play: Play) -> list[list[dict[int, object]]]:
@@ -52,10 +48,10 @@ def schedules_of(play: Play) -> list[list[dict[int, object]]]:
 
 @pytest.mark.slow
 def test_an_unknown_job_gets_a_plan_that_saves_energy_and_costs_no_time(planned: Planned) -> None:
-    summary = summarize(planned.play, planned.played)
+    summary = summarize(*planned)
     assert summary.energy_saved > 0.05
     assert summary.slowdown < 0.002
-    assert late(planned.played) < 0.005, "nor do the windows and trials before"
+    assert late(planned[1]) < 0.005, "nor do the windows and trials before"
     assert "at default clocks" in summary.status_text
 
 
@@ -69,8 +65,7 @@ def test_a_daemon_that_is_restarted_under_every_schedule_makes_the_same_schedule
         # Not when a schedule is due: that of a new daemon starts later, since the progress that it finds may be old.
         if iteration.step == begun + 2:
             shaken.restart_daemon()
-    for _ in steady.run(30):
-        pass
+    list(steady.run(30))
     assert len(schedules_of(steady)) > 3
     assert schedules_of(shaken) == schedules_of(steady)
 
@@ -143,8 +138,8 @@ def test_a_window_that_something_else_disturbed_spoils_no_plan(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_plan_that_stays_is_measured_again_if_its_iterations_turn_out_to_miss_the_target(planned: Planned) -> None:
-    last = planned.played[-1]
-    scheduler = planned.play.coordinator.scheduler
+    play, (*_, last) = planned
+    scheduler = play.coordinator.scheduler
     assert isinstance(scheduler, ParetoScheduler)
     before = scheduler.plan_inputs
     for step in range(1000, 1040):
@@ -222,11 +217,9 @@ def test_without_noise_the_waiting_power_is_found_in_the_training_itself(tmp_pat
 @pytest.mark.slow
 def test_a_result_that_never_comes_does_not_leave_the_clocks_that_are_tried(tmp_path: Path) -> None:
     play = Play(small(), tmp_path, SETTINGS)
-    played = []
-    for iteration in play.run(200):
-        played.append(iteration)
-        if iteration.number == 1:
-            play.mute_ranks = {1}
+    list(play.run(100, lambda iteration: iteration.number == 1))
+    play.mute_ranks = {1}
+    played = list(play.run(190))
     assert "rank 1 measured nothing under schedule" in played[-1].status_text
     assert late(played[-10:]) < 0.01
 
@@ -234,11 +227,9 @@ def test_a_result_that_never_comes_does_not_leave_the_clocks_that_are_tried(tmp_
 @pytest.mark.slow
 def test_a_daemon_that_dies_while_clocks_are_measured_does_not_leave_them(tmp_path: Path) -> None:
     play = Play(small(), tmp_path, SETTINGS)
-    played = []
-    for iteration in play.run(100):
-        played.append(iteration)
-        play.daemon_runs = play.daemon_runs and iteration.number < 1
-    assert saved(played[-10:]) == pytest.approx(0.0, abs=0.005), "all at default clocks"
+    list(play.run(50, lambda iteration: iteration.number == 1))
+    play.daemon_runs = False
+    assert saved(list(play.run(90))[-10:]) == pytest.approx(0.0, abs=0.005), "all at default clocks"
     play.daemon_runs = True
     play.restart_daemon()
     assert summarize(play, list(play.run(30))).energy_saved > 0.02, "another daemon goes on"
@@ -246,11 +237,9 @@ def test_a_daemon_that_dies_while_clocks_are_measured_does_not_leave_them(tmp_pa
 
 def test_a_scheduler_that_fails_leaves_the_highest_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(small(), tmp_path, SETTINGS)
-    played = []
-    for iteration in play.run(40):
-        played.append(iteration)
-        if iteration.number == 1:
-            monkeypatch.setattr("pfo_fs.autotune.pareto_scheduler.JobModel", lambda *_: 1 / 0)
+    list(play.run(20, lambda iteration: iteration.number == 1))
+    monkeypatch.setattr("pfo_fs.autotune.pareto_scheduler.JobModel", lambda *_: 1 / 0)
+    played = list(play.run(30))
     assert "failed" in played[-1].status_text
     assert late(played[-5:]) < 0.001
     assert saved(played[-5:]) == pytest.approx(0.0, abs=0.005)

@@ -34,11 +34,8 @@ def test_a_varied_job_is_the_generated_one_with_variation_that_its_seed_repeats(
 def test_a_micro_batch_is_equally_long_on_all_stages_and_another_one_is_not() -> None:
     once = factors(drawn(mixture=Mixture(1.0, 0.3)), 1)[0]
     for pipeline in range(2):
-        lengths = {
-            (one.microbatch, float(factor))
-            for one, factor in zip(PIPELINE.instructions, once[:, pipeline], strict=True)
-        }
-        assert len(lengths) == 5
+        factors_of = zip(PIPELINE.instructions, once[:, pipeline], strict=True)
+        assert len({(one.microbatch, float(factor)) for one, factor in factors_of}) == 5
 
 
 def test_after_a_change_of_the_mixture_micro_batches_are_of_its_lengths() -> None:
@@ -80,8 +77,6 @@ def test_generated_jobs_cover_what_real_ones_may_be() -> None:
     assert instructions == {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "early-recomputation"}
     nodes = {None if job.nodes is None else job.nodes.physics.name for job in JOBS}
     assert nodes == {None, "none", "A100 node", "H100 node"}
-    slower_on_top = 0
-    for job in JOBS:
-        rows = [job.truth.measurement(0, "forward", mhz) for mhz in job.truth.clocks_mhz]
-        slower_on_top += rows[0].time_s > 1.005 * min(row.time_s for row in rows)
+    times_s = [[job.truth.measurement(0, "forward", mhz).time_s for mhz in job.truth.clocks_mhz] for job in JOBS]
+    slower_on_top = sum(of_job[0] > 1.005 * min(of_job) for of_job in times_s)
     assert slower_on_top >= 3, "a board's power limit makes the highest clock slower than a lower one"

@@ -1,6 +1,6 @@
 """Traced jobs whose clocks come from loads."""
 
-import csv
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +14,18 @@ from pfo_fs.simulator import Trace, read_trace
 from pfo_fs.simulator.load_play import LoadPlay, LoadSummary, last_stage, loads_of
 from pfo_fs.simulator.uneven_job import MODELS, drawn_steps, play, read_lengths
 
-STEPS, PIPELINES, MICRO_BATCHES = 12, 4, 3
-
 
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two stages; each micro-batch has its own work, which all of its instructions feel."""
-    path = tmp_path_factory.mktemp("traces") / "uneven.csv"
-    rng = np.random.default_rng(5)
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["step", "dp_rank", "stage", "instruction", "micro_batch", "time_s", "load"])
-        for step in range(STEPS):
-            for dp_rank in range(PIPELINES):
-                for micro_batch in range(MICRO_BATCHES):
-                    load = rng.uniform(0.5, 2.0)
-                    for stage in range(2):
-                        for name, seconds in (("forward", 0.1), ("backward", 0.2)):
-                            time_s = seconds * load * rng.normal(1, 0.003)
-                            rows.writerow([step, dp_rank, stage, name, micro_batch, f"{time_s:.6f}", f"{load:.6f}"])
+    path, rng = tmp_path_factory.mktemp("traces") / "uneven.csv", np.random.default_rng(5)
+    rows = ["step,dp_rank,stage,instruction,micro_batch,time_s,load"]
+    for step, dp_rank, micro_batch in product(range(12), range(4), range(3)):
+        load = rng.uniform(0.5, 2.0)
+        for stage, (name, seconds) in product(range(2), (("forward", 0.1), ("backward", 0.2))):
+            time_s = seconds * load * rng.normal(1, 0.003)
+            rows.append(f"{step},{dp_rank},{stage},{name},{micro_batch},{time_s:.6f},{load:.6f}")
+    path.write_text("\n".join(rows))
     return path
 
 
@@ -41,8 +34,8 @@ def trace(trace_file: Path) -> Trace:
     return read_trace(trace_file)
 
 
-def played(trace: Trace, source: str, iterations: int = 60) -> LoadSummary:
-    return LoadPlay(trace, trace.job().cluster(1), loads_of(trace, source), 1).run(iterations)
+def played(trace: Trace, source: str) -> LoadSummary:
+    return LoadPlay(trace, trace.job().cluster(1), loads_of(trace, source), 1).run(60)
 
 
 @pytest.mark.parametrize("pipeline", [True, False], ids=["pipeline", "last stage alone"])
@@ -99,17 +92,6 @@ def test_equal_work_saves_nothing_and_is_not_called_unequal(noise: float) -> Non
     assert summary.balanced < 0.01
 
 
-@pytest.fixture
-def lengths(tmp_path: Path) -> Path:
-    """Twelve steps of two ranks; rank 1 has more in even steps."""
-    rows = ["step,dp_rank,micro_batch,length"]
-    for step in range(12):
-        rows += [f"{step},{rank},{m},{8000 if (step + rank) % 2 else 3000}" for rank in (0, 1) for m in (0, 1)]
-    path = tmp_path / "lengths.csv"
-    path.write_text("\n".join(rows))
-    return path
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -128,9 +110,11 @@ def test_a_file_that_cannot_be_played_says_where_it_is_wrong(tmp_path: Path, tex
         read_lengths(path)
 
 
-def test_the_command_shows_savings_and_names_balanced_batches_first(lengths: Path) -> None:
+def test_the_command_shows_savings_and_names_balanced_batches_first(tmp_path: Path) -> None:
     shown = pfo_fs("loads", "--iterations", 60, "--ranks", 8, "--context", 131072, code=0)
     assert shown.stdout.startswith("Batches of equal work")
     assert "against" in shown.stdout
     assert "control steps" in shown.stdout
-    assert pfo_fs("loads", lengths, "--json").answer["summary"]["iterations"] == 12
+    rows = [f"{s},{rank},{m},{8000 if (s + rank) % 2 else 3000}" for s, rank, m in product(range(12), (0, 1), (0, 1))]
+    (tmp_path / "lengths.csv").write_text("\n".join(["step,dp_rank,micro_batch,length", *rows]))
+    assert pfo_fs("loads", tmp_path / "lengths.csv", "--json").answer["summary"]["iterations"] == 12

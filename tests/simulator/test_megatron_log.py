@@ -34,11 +34,14 @@ def output(steps: int = 3, long: float = 1.3, prefix: str = "", **given: object)
     return "\n".join(["------ arguments ------", *(prefix + line for line in lines)]) + "\n"
 
 
+def written(folder: Path, text: str) -> Path:
+    (folder / "train.log").write_text(text)
+    return folder / "train.log"
+
+
 @pytest.mark.parametrize("prefix", ["", "[default7]:", "7: "], ids=["plain", "torchrun", "srun"])
 def test_stages_micro_batches_and_durations_are_those_of_its_arguments_and_timers(tmp_path: Path, prefix: str) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(output(prefix=prefix))
-    pipeline, full_s = read_megatron_log(path)
+    pipeline, full_s = read_megatron_log(written(tmp_path, output(prefix=prefix)))
     assert (pipeline.num_stages, pipeline.num_microbatches, full_s.shape) == (4, 8, (2, 64, 4))
     by_name = {
         (one.stage, one.name): time_s for one, time_s in zip(pipeline.instructions, full_s[0, :, 0], strict=True)
@@ -48,19 +51,16 @@ def test_stages_micro_batches_and_durations_are_those_of_its_arguments_and_timer
 
 
 def test_advice_from_a_log_names_unequal_stages_and_that_timers_tell_means(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(output(global_batch_size=16))
-    told = pfo_fs("advise", path, "--gpu", "A100")
+    told = pfo_fs("advise", written(tmp_path, output(global_batch_size=16)), "--gpu", "A100")
     assert "unequal stages" in told.stdout, told.stderr
     assert "timers tell means" in told.stderr
 
 
 @pytest.mark.slow
 def test_there_is_little_to_save_in_a_balanced_job_with_many_micro_batches_and_virtual_stages(tmp_path: Path) -> None:
-    path = tmp_path / "train.log"
     shape = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 8, "global_batch_size": 768}
-    path.write_text(output(long=1.0, world_size=4, tensor_model_parallel_size=1, **shape))
-    pipeline, full_s = read_megatron_log(path)
+    text = output(long=1.0, world_size=4, tensor_model_parallel_size=1, **shape)
+    pipeline, full_s = read_megatron_log(written(tmp_path, text))
     assert (pipeline.num_stages, len(pipeline.orders), len(pipeline.instructions)) == (16, 2, 6144)
     assert advise(pipeline, full_s, "A100").most <= 0.02
 
@@ -81,7 +81,5 @@ def test_there_is_little_to_save_in_a_balanced_job_with_many_micro_batches_and_v
     ],
 )
 def test_a_log_that_lacks_something_is_refused_in_plain_words(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "train.log"
-    path.write_text(text)
     with pytest.raises(PlanError, match=r"--timing-log-level 2|no pipelines of at most"):
-        read_megatron_log(path)
+        read_megatron_log(written(tmp_path, text))

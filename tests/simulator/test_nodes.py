@@ -22,13 +22,8 @@ class Exact(NodePhysics):
         return self.call_s
 
 
-def one_rank(durations_s: Sequence[float]) -> Work:
-    """A pipeline of one rank; each instruction is one of a kind of its own."""
-    return pipeline([durations_s])
-
-
-def pipeline(ranks_s: Sequence[Sequence[float]]) -> Work:
-    """Ranks whose n-th instruction waits for the n-th one of the rank before."""
+def pipeline(*ranks_s: Sequence[float]) -> Work:
+    """Ranks whose n-th instruction waits for the n-th one of the rank before; each is one of a kind of its own."""
     count = len(ranks_s[0])
     nodes = range(len(ranks_s) * count)
     durations_s = [duration_s for rank in ranks_s for duration_s in rank]
@@ -62,17 +57,14 @@ def time_s(result: NodeIteration) -> float:
     return max(result.ends_s)
 
 
-plans = st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)), min_size=12, max_size=30)
-
-
 @settings(max_examples=40)
-@given(plans)
+@given(st.lists(st.tuples(st.sampled_from(CLOCKS_MHZ), st.floats(0.06, 0.2)), min_size=12, max_size=30))
 @example([(1410, 0.125)] * 2 + [(1410, 0.125), (900, 0.125)] * 5)
 def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little_less(
     plan: list[tuple[int, float]],
 ) -> None:
     clocks_mhz = [1410, *(mhz for mhz, _ in plan)]  # an iteration begins at the default clock
-    work = one_rank([0.1, *(duration_s for _, duration_s in plan)])
+    work = pipeline([0.1, *(duration_s for _, duration_s in plan)])
     result = run(nodes_of(Exact(*EXACT)), work, [clocks_mhz], 6)
     ideal_s = planned_s(work, clocks_mhz)
     changes = sum(before != mhz for before, mhz in pairwise(clocks_mhz))
@@ -86,7 +78,7 @@ def test_with_known_latencies_an_iteration_takes_as_long_as_its_plan_or_a_little
 @example([(1410, 0.125), (1410, 0.125), (1005, 0.125), (1200, 0.001953125), (1410, 0.0625)])
 def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan: list[tuple[int, float]]) -> None:
     works_s = [duration_s for _, duration_s in plan]
-    work = pipeline([works_s, [duration_s / 2 for duration_s in works_s]])
+    work = pipeline(works_s, [duration_s / 2 for duration_s in works_s])
     clocks_mhz = [[1410] * len(plan), [mhz for mhz, _ in plan]]
     at_once = run(nodes_of(PRESETS["none"], ranks=2), work, clocks_mhz, 6)
     late = run(nodes_of(Exact(*EXACT), ranks=2), work, clocks_mhz, 6)
@@ -96,7 +88,7 @@ def test_late_clocks_make_no_iteration_longer_than_clocks_that_act_at_once(plan:
 
 
 def test_the_slowest_gpu_of_a_rank_decides_each_gpu_counts_and_calls_of_a_node_wait_for_each_other() -> None:
-    work, nodes = one_rank([0.1] * 4), nodes_of(Exact(*EXACT), gpus_per_rank=8)
+    work, nodes = pipeline([0.1] * 4), nodes_of(Exact(*EXACT), gpus_per_rank=8)
     one = run(nodes_of(Exact(*EXACT)), work, [[900] * 4], 3)
     eight = run(nodes, work, [[900] * 4], 3)
     assert time_s(eight) == pytest.approx(time_s(one), rel=0.1)
@@ -109,7 +101,7 @@ def test_the_slowest_gpu_of_a_rank_decides_each_gpu_counts_and_calls_of_a_node_w
 
 def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
     clocks_mhz = [900, 1410] * 50
-    work = one_rank([0.03] * 100)
+    work = pipeline([0.03] * 100)
     eight = run(nodes_of(Exact(*EXACT), gpus_per_rank=8), work, [clocks_mhz], 3)
     highest_s = sum(times_s[0] for times_s in work.times_s)
     assert highest_s * 0.999 <= time_s(eight) <= planned_s(work, clocks_mhz) * 1.001
@@ -117,20 +109,19 @@ def test_more_changes_than_the_drivers_have_room_for_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["A100 node", "H100 node"])
 def test_latencies_that_are_not_known_at_the_start_are_learned_in_a_sweep(name: str) -> None:
-    work = one_rank([0.1] * 12)._replace(kinds=[0, 1] * 6)
+    work = pipeline([0.1] * 12)._replace(kinds=[0, 1] * 6)
     nodes = SimulatedNodes(NodeSettings(PRESETS[name]), 1, 1, CLOCKS_MHZ[0])
     for mhz in CLOCKS_MHZ:
         run(nodes, work, [[mhz] * 12], 7)
     for mhz in CLOCKS_MHZ[1:]:
-        learned_s = nodes.latencies_of(0).learned_s[mhz]
-        assert learned_s == pytest.approx(PRESETS[name].latency_s(mhz), abs=0.005)
+        assert nodes.latencies_of(0).learned_s[mhz] == pytest.approx(PRESETS[name].latency_s(mhz), abs=0.005)
 
 
 @pytest.mark.parametrize("jitter", [0.003, 0.01, 0.02])
 def test_where_latencies_are_known_clocks_are_another_instructions_for_three_percent_of_the_time(jitter: float) -> None:
     """The shape of the steps that were recorded on an H200: 13 and 33 ms by turns, each at another clock."""
     random, wrong_s, all_s = Random(1), 0.0, 0.0
-    work = one_rank([0.013, 0.033] * 6)._replace(kinds=[0, 1] * 6)
+    work = pipeline([0.013, 0.033] * 6)._replace(kinds=[0, 1] * 6)
     nodes = nodes_of(NodePhysics("H200", 0.0001, 0.0003, False, 0.005, 0.005))
     clocks_mhz = [CLOCKS_MHZ[1 + place % 3] for place in range(12)]
     for step in range(40):

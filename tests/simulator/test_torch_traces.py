@@ -40,9 +40,8 @@ dist.destroy_process_group()
 def test_real_pipelines_are_read_with_their_stages_orders_and_steps(tmp_path: Path) -> None:
     for name in ("gpipe", "zero bubble"):
         (tmp_path / name).mkdir()
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    torchrun(tmp_path, 2, program, tmp_path, OMP_NUM_THREADS="1")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    torchrun(tmp_path, 2, tmp_path / "program.py", tmp_path, OMP_NUM_THREADS="1")
     plain, gpu = read_torch_traces(tmp_path / "gpipe")
     assert gpu == ""
     assert plain.full_s.shape == (2, 16, 1)

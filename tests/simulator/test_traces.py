@@ -1,18 +1,17 @@
 """Traces of jobs: what is read of them, and how the simulator plays them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from simulated_jobs import KIND
 from traced_jobs import trace_rows, write_trace
 
-from pfo_fs.device.simulated.physics import node_physics
 from pfo_fs.errors import PlanError
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import QUIET, Nuisances, Play, read_trace, summarize
 from pfo_fs.simulator.nodes import NodeSettings
-
-KIND = NodeSettings(node_physics("kind"))
 
 
 def test_an_instruction_takes_as_long_in_a_simulated_iteration_as_in_the_step_of_the_trace(tmp_path: Path) -> None:
@@ -66,13 +65,10 @@ def test_a_step_that_lacks_an_instruction_is_left_out(tmp_path: Path, caplog: py
     ],
 )
 def test_a_row_that_cannot_be_meant_is_named(tmp_path: Path, place: int, text: str, words: str) -> None:
-    rows = trace_rows(steps=1)[:12]
-    lines = [list(map(str, row)) for row in rows]
-    lines[1][place] = text
-    path = tmp_path / "job.csv"
-    path.write_text("\n".join(["step,dp_rank,stage,instruction,micro_batch,time_s", *map(",".join, lines)]))
+    rows: list[Any] = [list(row) for row in trace_rows(steps=1)[:12]]
+    rows[1][place] = text
     with pytest.raises(PlanError, match=words):
-        read_trace(path)
+        read_trace(write_trace(tmp_path / "job.csv", rows))
 
 
 def test_a_trace_without_rows_is_refused(tmp_path: Path) -> None:
@@ -96,9 +92,8 @@ def test_a_run_at_the_highest_clocks_is_neither_late_nor_saves_energy_whatever_t
 @pytest.mark.slow
 def test_a_plan_is_judged_by_all_steps_of_the_trace(tmp_path: Path) -> None:
     trace = read_trace(write_trace(tmp_path / "job.csv", trace_rows(micro_batches=8)))
-    play = Play(
-        trace.job(nodes=KIND).cluster(1), tmp_path / "pfo", PFOSettings(scheduler="ParetoScheduler", profile_steps=3)
-    )
+    settings = PFOSettings(scheduler="ParetoScheduler", profile_steps=3)
+    play = Play(trace.job(nodes=KIND).cluster(1), tmp_path / "pfo", settings)
     summary = summarize(play, list(play.run(250)))
     assert summary.plan_number is not None
     quiet = trace.job(nuisances=QUIET).cluster()
