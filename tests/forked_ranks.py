@@ -5,8 +5,6 @@
 Where a rank fails, the others are ended, and its exit status, as a shell gives it, is that of this program.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -1,7 +1,5 @@
 """The callbacks in real runs of Lightning's Trainer (clocks from loads: two ranks on gloo); skips without Lightning."""
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings

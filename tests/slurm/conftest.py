@@ -1,7 +1,5 @@
 """The cluster, and the jobs that all tests of it look at: they run side by side, since Slurm's times are in minutes."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The batch script of `examples/slurm`, with stand-ins for Slurm's commands: what no cluster does on demand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real Slurm jobs, started by the scripts of `examples/slurm`, and what each ending leaves behind."""
 
-from __future__ import annotations
-
 import pytest
 from slurm_endings import NAMES, Site
 

@@ -1,7 +1,5 @@
 """Training runs all its steps where the start of pfo-fs fails, whatever the reason: one warning, and exit code 0."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

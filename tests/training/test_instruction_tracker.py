@@ -1,7 +1,5 @@
 """Where training is in its schedule; callbacks that are missing or misspelt are one warning that says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

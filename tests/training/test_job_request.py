@@ -1,7 +1,5 @@
 """What a program gives to `PFOFileOptimizer`: arguments, and the place of its process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All ranks of a job hear of what went wrong on any of them, and none waits for one that has given up."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clocks from loads in real DistributedDataParallel jobs on gloo, on simulated GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

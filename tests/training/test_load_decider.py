@@ -1,7 +1,5 @@
 """The process that decides, and the exchange in each clock process: connections, secrets, endings."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import select

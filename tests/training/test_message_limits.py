@@ -1,7 +1,5 @@
 """What a helper sends is checked where it arrives: nothing out of range reaches the training thread."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What training tells the clock process about the progress of the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
