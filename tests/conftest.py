@@ -1,7 +1,5 @@
 """Fixtures that several test modules use."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -9,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from clock import Clock
@@ -19,9 +17,6 @@ from hypothesis import HealthCheck, settings
 from running import HANGS_AFTER_S, Processes, children
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
-
-if TYPE_CHECKING:
-    from faulty_nvml import Bench
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -109,13 +104,13 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a clock process over NVML that fails in some way, in virtual time."""
+def bench(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes a `Bench`: a clock process over NVML that fails in some way, in virtual time."""
     from faulty_nvml import Bench
 
-    made: list[Bench] = []
+    made: list[Any] = []
 
-    def make(*faults: Fault) -> Bench:
+    def make(*faults: Fault) -> Any:
         made.append(Bench(tmp_path, *faults))
         return made[-1]
 

@@ -255,18 +255,12 @@ class Clocks:
         self.warnings.append(str(error))
 
 
-@pytest.fixture
-def clocks() -> Clocks:
-    return Clocks()
-
-
 def marks_of(clocks: Clocks, reader: Any) -> PipelineMarks:
     return PipelineMarks(LoadSteps(clocks, reader), [Instruction(0, "forward", 0)])  # type: ignore[arg-type]
 
 
-def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the_ranks_last_instruction(
-    clocks: Clocks,
-) -> None:
+def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the_ranks_last_instruction() -> None:
+    clocks = Clocks()
     marks = marks_of(clocks, lambda batch, *, scale: scale * len(batch))
     for batches in (["aa", "b"], ["cccc", ""]):
         marks.read_loads(lambda batches=batches: [((batch,), {"scale": 10}) for batch in batches])  # type: ignore[misc]
@@ -282,8 +276,9 @@ def test_a_steps_loads_are_read_from_each_micro_batch_and_its_work_ends_with_the
     [(len, [((), {}), ((), {})], []), (lambda b: b["lengths"], [(({},), {})], ["'lengths'"])],
 )
 def test_a_step_without_inputs_or_whose_reader_fails_has_no_loads_and_only_the_latter_is_a_warning(
-    clocks: Clocks, reader: Any, inputs: list[Any], warnings: list[str]
+    reader: Any, inputs: list[Any], warnings: list[str]
 ) -> None:
+    clocks = Clocks()
     marks = marks_of(clocks, reader)
     marks.read_loads(lambda: inputs)
     with marks.step():
@@ -292,7 +287,8 @@ def test_a_step_without_inputs_or_whose_reader_fails_has_no_loads_and_only_the_l
     assert clocks.warnings == warnings
 
 
-def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clocks) -> None:
+def test_loads_that_the_program_gives_count_for_the_next_step_only() -> None:
+    clocks = Clocks()
     steps = LoadSteps(clocks, None)  # type: ignore[arg-type]
     marks = PipelineMarks(steps, [Instruction(0, "forward", 0)])
     steps.given = ([1.0, 2.0], [3.0, 4.0])

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
-import types
 import zipapp
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,18 +197,12 @@ def test_an_interpreter_may_be_relative(monkeypatch: pytest.MonkeyPatch, child_m
     assert answer_of(module)[0] == sys.path
 
 
-def compiled_main() -> types.ModuleType:
-    main = types.ModuleType("__main__")
-    main.__compiled__ = object()  # type: ignore[attr-defined]  as Nuitka does
-    return main
-
-
 @pytest.mark.parametrize(
     ("holder", "name", "value"),
     [
         (sys, "frozen", True),
         (sys, "oxidized", True),
-        (sys.modules, "__main__", compiled_main()),
+        (sys.modules, "__main__", SimpleNamespace(__compiled__=object())),
         (sys, "executable", ""),
         (sys, "executable", None),
         (sys, "executable", "/nowhere/python3"),
@@ -235,14 +229,13 @@ def test_a_program_that_is_run_again_ends_where_it_imports(tmp_path: Path, inter
     assert not (tmp_path / "trained-again").exists()
 
 
-KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
-KEPT |= {"SIGTRAP", "SIGSYS", "SIGTERM"}
+KEPT = "SIGKILL SIGSTOP SIGTSTP SIGCONT SIGCHLD SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS SIGTERM".split()
 
 
 def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_module: Callable[[str], str]) -> None:
     module = child_module("while not os.path.exists(given['go']): time.sleep(0.01)")
     go = tmp_path / "go"
-    sent = [number for number in signal.valid_signals() if _name(number) not in KEPT]
+    sent = signal.valid_signals() - {signal.Signals[name] for name in KEPT}
     child = spawn.start_process(module, {"go": str(go)})
     for _ in range(20):
         for number in sent:
@@ -250,10 +243,6 @@ def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_m
         time.sleep(0.01)
     go.touch()
     assert child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
-
-
-def _name(number: int) -> str:
-    return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
 
 
 def test_no_process_inherits_blocked_or_ignored_signals_and_sigterm_waits(child_module: Callable[[str], str]) -> None:

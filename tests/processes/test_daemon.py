@@ -203,22 +203,19 @@ def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_pat
 
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
 PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
-START = {
-    "module": ["-m", "pfo_fs", "daemon"],
-    "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
-}
+SCRIPT = "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"
 
 
 @pytest.mark.parametrize(
-    ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
+    ("way", "path"), [("-m pfo_fs daemon".split(), f":{PACKAGE}"), (["-c", SCRIPT], PACKAGE)], ids=["module", "script"]
 )
-def test_files_where_daemons_start_never_run(way: str, python_path: str, tmp_path: Path, processes: Processes) -> None:
+def test_files_where_daemons_start_never_run(way: list[str], path: str, tmp_path: Path, processes: Processes) -> None:
     """A group's member plants modules in the shared directory, and the daemon is started there."""
     root = tmp_path / "pfo"
     root.mkdir(mode=0o700)
     for name in PLANTED:
         (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
-    processes.python(*START[way], ".", cwd=root, env=environment(PYTHONPATH=python_path))
+    processes.python(*way, ".", cwd=root, env=environment(PYTHONPATH=path))
     folder = register(make_job(root, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert not (tmp_path / "ran").exists()

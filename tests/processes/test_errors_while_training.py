@@ -144,11 +144,6 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
 # ---- forked children
 
 
-@pytest.fixture
-def opt(make: Callable[..., PFOFileOptimizer]) -> PFOFileOptimizer:
-    return make()
-
-
 def run_step(opt: PFOFileOptimizer, begin: Callable[..., None]) -> None:
     opt.on_step_begin()
     begin("forward")
@@ -174,7 +169,8 @@ def marks_of(opt: PFOFileOptimizer) -> list[int]:
 
 
 @pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
-def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimizer, tmp_path: Path, child: str) -> None:
+def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path: Path, child: str) -> None:
+    opt = make()
     begin = opt.on_instruction_begin  # as a training loop may have kept it
     run_step(opt, begin)
     if child == "trains within a step":
@@ -202,6 +198,6 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimize
     assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
-def test_training_without_a_step_says_what_is_missing(opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture) -> None:
-    opt.close()
+def test_training_without_a_step_says_what_is_missing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    make().close()
     assert "training has ended without a step: call on_step_begin()" in caplog.text

@@ -237,12 +237,8 @@ def jobs_with_schedules(draw: st.DrawFn) -> tuple[Job, list[FrequencySchedule]]:
     for rank in range(job[0].world_size):
         chosen = draw(st.sampled_from([None, *choices]))
         if chosen is not None:
-            stages = draw(
-                st.none() | st.lists(st.integers(0, 9), min_size=len(chosen), max_size=len(chosen))
-                if chosen
-                else st.none()
-            )
-            schedules.append(FrequencySchedule(rank=rank, frequencies=chosen, stages=stages))
+            stages = draw(st.none() | st.lists(st.integers(0, 9), min_size=len(chosen), max_size=len(chosen)))
+            schedules.append(FrequencySchedule(rank=rank, frequencies=chosen, stages=stages or None))
     return job, schedules
 
 

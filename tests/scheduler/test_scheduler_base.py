@@ -169,20 +169,14 @@ def test_a_name_that_leads_nowhere_says_which_step_failed(my_module: str, name: 
     assert message in str(caught.value)
 
 
-class Choosy(FrequencyScheduler):
+class Choosy(Manual):
     def __init__(self, job_info: Any, rank_infos: Any, pfo_settings: Any, path: str, *, step: int = 3) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
 
-    def _run(self) -> ScheduleGenerator:
-        yield []
 
-
-class Open(FrequencyScheduler):
+class Open(Manual):
     def __init__(self, *args: Any, path: str, **more: Any) -> None:
         super().__init__(*args)
-
-    def _run(self) -> ScheduleGenerator:
-        yield []
 
 
 @pytest.mark.parametrize(

@@ -107,17 +107,6 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
 
 
-def fail_on(monkeypatch: pytest.MonkeyPatch, rank: int, error: Exception) -> None:
-    """Makes finding the GPU fail on one rank."""
-
-    def find(device: int | None) -> str:
-        if device == rank:
-            raise error
-        return "simulated:joining"
-
-    monkeypatch.setattr(joining, "find_gpu_spec", find)
-
-
 def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
     """The error that is the same on all ranks."""
     (one,) = {(type(result), str(result)) for result in results}
@@ -163,13 +152,18 @@ def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on
 ) -> None:
     original = HelperClient.request
 
+    def find(device: int | None) -> str:
+        if device == 2:
+            raise DeviceError("there is no such GPU")
+        return "simulated:joining"
+
     def request(client: HelperClient, message: Any, reply: Any, timeout_s: float) -> Any:
         if isinstance(message, JoinJob) and threading.current_thread().name == "rank 2":
             raise AlreadyClaimed("another process is rank 2")
         return original(client, message, reply, timeout_s)
 
     if what == "gpu":
-        fail_on(monkeypatch, 2, DeviceError("there is no such GPU"))
+        monkeypatch.setattr(joining, "find_gpu_spec", find)
     else:
         monkeypatch.setattr(HelperClient, "request", request)
     jobs = join_all(tmp_path, strict=strict)

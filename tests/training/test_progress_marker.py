@@ -12,16 +12,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
-from pfo_fs.device.shared_page import (
-    FOLLOWS,
-    LAUNCHED,
-    POINT_MASK,
-    PROGRESS,
-    REPLAYED,
-    SLEEPING,
-    TURNS,
-    UNMARKED,
-)
+from pfo_fs.device.shared_page import FOLLOWS, LAUNCHED, POINT_MASK, PROGRESS, REPLAYED, SLEEPING, TURNS, UNMARKED
 from pfo_fs.errors import DeviceError
 from pfo_fs.turns import Turn
 

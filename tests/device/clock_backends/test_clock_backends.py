@@ -164,24 +164,28 @@ def nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
     return fake
 
 
-def gpu_with(choice: str) -> BackedGpu:
-    return BackedGpu(NvmlGpu(UUIDS[GPU]), choice)
+@pytest.fixture
+def gpu(nvml: FakeNvml) -> Iterator[BackedGpu]:
+    gpu = BackedGpu(NvmlGpu(UUIDS[GPU]), "auto")
+    yield gpu
+    gpu.close()
 
 
-def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(nvml: FakeNvml, zeusd: Zeusd) -> None:
+def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(
+    nvml: FakeNvml, zeusd: Zeusd, gpu: BackedGpu
+) -> None:
     nvml.fails.clear()
-    gpu = gpu_with("auto")
     assert gpu.clock_backend == "none"
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(210)
     assert gpu.clock_backend == "nvml"
     assert nvml.locked == [(GPU, 0), (GPU, 210)]
     assert zeusd.requests == []
-    gpu.close()
 
 
-def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    gpu = gpu_with("auto")
+def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(
+    nvml: FakeNvml, zeusd: Zeusd, gpu: BackedGpu
+) -> None:
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(1395)
     assert gpu.clock_backend == "zeusd"
@@ -189,7 +193,6 @@ def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNv
     assert gpu.energy_j() == 5.0
     assert gpu.supported_clocks_mhz()[0] == 1410
     assert nvml.locked == []
-    gpu.close()
 
 
 def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +206,9 @@ def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypat
     ]  # fmt: skip
 
 
-def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    gpu = gpu_with("auto")
+def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(zeusd: Zeusd, gpu: BackedGpu) -> None:
     gpu.set_power_limit_w(gpu.power_limit_w())
     assert zeusd.done == [(GPU, "set_power_limit", {"power_limit_mw": 400_000})]
-    gpu.close()
 
 
 def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml, zeusd: Zeusd, sim_dir: Path) -> None:
@@ -222,8 +223,7 @@ def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml,
     gpu.close()
 
 
-def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
-    gpu = gpu_with("auto")
+def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml, gpu: BackedGpu) -> None:
     why = gpu.try_reset()
     for text in (
         "nvml: unlocking the clocks",
@@ -237,20 +237,17 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     with pytest.raises(DevicePermissionError):
         gpu.lock_clock_mhz(210)
     assert nvml.locked == []
-    gpu.close()
 
 
-def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_passes_over_a_zeusd_that_hangs(zeusd: Zeusd, gpu: BackedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
     zeusd.runs.clear()
-    gpu = gpu_with("auto")
     assert "did not answer within 0.3 s" in gpu.try_reset()
-    gpu.close()
 
 
 def test_none_measures_only(nvml: FakeNvml) -> None:
     nvml.fails.clear()
-    gpu = gpu_with("none")
+    gpu = BackedGpu(NvmlGpu(UUIDS[GPU]), "none")
     assert "measured" in gpu.try_reset()
     for change in (lambda: gpu.lock_clock_mhz(210), gpu.reset_clocks, lambda: gpu.set_power_limit_w(300)):
         with pytest.raises(DevicePermissionError):
