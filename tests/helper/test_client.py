@@ -42,7 +42,6 @@ def make(tmp_path: Path, address: str) -> Iterator[Make]:
     yield make_one
     for each in clients:
         each.close()
-    for each in clients:
         if each.process is not None:
             each.process.kill()
             each.process.wait()

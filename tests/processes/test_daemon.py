@@ -17,7 +17,7 @@ from schedulers import SlowFirst
 import pfo_fs
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 
@@ -169,12 +169,6 @@ def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: P
 ALICE, BOB = 12345, 23456
 
 
-def give(folder: JobFolder, user: int) -> None:
-    for above, _, names in os.walk(folder.location):
-        for path in (Path(above), *(Path(above) / name for name in names)):
-            os.chown(path, user, -1)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
 def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_path: Path, processes: Processes) -> None:
     root = tmp_path / "pfo"
@@ -182,7 +176,8 @@ def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_pat
     root.chmod(0o2770)
     jobs = {name: make_job(root, 1, scheduler="Manual") for name in ("of bob", "of alice", "with bob's file")}
     for name, folder in jobs.items():
-        give(folder, BOB if name == "of bob" else ALICE)
+        for path in (folder.location, *folder.location.rglob("*")):
+            os.chown(path, BOB if name == "of bob" else ALICE, -1)
     planted = jobs["with bob's file"]
     os.chown(planted.location / "job.json", BOB, -1)
     daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")

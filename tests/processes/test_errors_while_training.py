@@ -26,11 +26,11 @@ from pfo_fs.training.schedule_feed import ScheduleFeed
 Make = Callable[..., PFOFileOptimizer]
 
 
-def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
+def train(opt: PFOFileOptimizer, steps: int = 3, begin: Callable[..., None] | None = None) -> None:
     for _ in range(steps):
         opt.on_step_begin()
         for name in ("forward", "backward"):
-            opt.on_instruction_begin(name)
+            (begin or opt.on_instruction_begin)(name)
             opt.on_instruction_end(name)
         opt.on_step_end()
         opt.metrics()
@@ -144,13 +144,6 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
 # ---- forked children
 
 
-def run_step(opt: PFOFileOptimizer, begin: Callable[..., None]) -> None:
-    opt.on_step_begin()
-    begin("forward")
-    opt.on_instruction_end("forward")
-    opt.on_step_end()
-
-
 def in_child(do: Callable[[], Any]) -> int:
     """Runs something in a forked child; returns its exit code."""
     pid = os.fork()
@@ -172,7 +165,7 @@ def marks_of(opt: PFOFileOptimizer) -> list[int]:
 def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path: Path, child: str) -> None:
     opt = make()
     begin = opt.on_instruction_begin  # as a training loop may have kept it
-    run_step(opt, begin)
+    train(opt, 1, begin)
     if child == "trains within a step":
         opt.on_step_begin()
     before = marks_of(opt)
@@ -180,7 +173,7 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path
     def do() -> None:
         with opt:
             for _ in range(3):
-                run_step(opt, begin)
+                train(opt, 1, begin)
                 opt._tracker.begin("another")
             if child == "raises":
                 raise RuntimeError("in the child")
@@ -192,7 +185,7 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path
     assert not opt._link.client.lost
     if child == "trains within a step":
         opt.on_step_end()
-    run_step(opt, begin)
+    train(opt, 1, begin)
     opt.close()
     folder = SharedDirectory(Files(tmp_path / "pfo")).job(str(opt.job_id))
     assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"

@@ -139,14 +139,6 @@ def test_a_rank_without_the_directory_does_not_hold_up_training(start_job: Start
 
 
 @pytest.mark.slow
-def test_the_same_training_started_again_is_a_new_job(start_job: StartJob) -> None:
-    jobs = [start_job(1, {"mesh": {"pp": 1}, "steps": 5}) for _ in range(2)]
-    for job in jobs:
-        job.ends()
-    assert len({job.having("job_id")[0]["job_id"] for job in jobs}) == 2
-
-
-@pytest.mark.slow
 @pytest.mark.gluster
 def test_a_hung_file_system_neither_stops_training_nor_its_end(start_job: StartJob, gluster: Gluster) -> None:
     """The server is stopped: every call on the mount blocks, without an error, for as long as it likes."""

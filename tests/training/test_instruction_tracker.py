@@ -18,17 +18,12 @@ from pfo_fs.turns import Turn
 F, B = "forward", "backward"
 
 
-class Told(list[tuple[int, str, str]]):
-    def __call__(self, position: int, expected: str, got: str) -> None:
-        self.append((position, expected, got))
-
-
 class Tracker(InstructionTracker):
     """A tracker with its clock process, which keeps what people are told."""
 
     def __init__(self, clocks: FakeClocks | None = None, **options: Any) -> None:
-        self.clocks, self.told = clocks or FakeClocks(), Told()
-        super().__init__(self.clocks, **{"on_mismatch": self.told, **options})
+        self.clocks, self.told = clocks or FakeClocks(), list[tuple[Any, ...]]()
+        super().__init__(self.clocks, **{"on_mismatch": lambda *what: self.told.append(what), **options})
 
     def run(self, *names: str, step: int = 0, number: int = 0, **term: Any) -> None:
         self.step_begin(step, number, **term)

@@ -81,14 +81,8 @@ def test_without_a_note_for_the_next_process_no_limit_is_set(sim_dir: Path, monk
 def test_a_lower_limit_waits_until_the_one_before_has_acted_and_a_higher_one_does_not() -> None:
     gpu = open_gpu("simulated:a", POWER_CAP)
     words, times_ns = SharedPage.create().words, []
-    setter = ClockSetter(
-        gpu,
-        words,
-        GpuUndo(gpu).clock,
-        lambda t_ns, mhz, waited_ns: times_ns.append(t_ns),
-        why_clocks_stay="",
-        driver=HostDriver(""),
-    )
+    note = lambda time_ns, mhz, waited_ns: times_ns.append(time_ns)  # noqa: E731
+    setter = ClockSetter(gpu, words, GpuUndo(gpu).clock, note, why_clocks_stay="", driver=HostDriver(""))
     setter.apply(lambda: 900)
     acts_ns = times_ns[0] + round(CAP_ACTS_S * 1e9)
     for mhz, may_soon in ((750, False), (1200, True), (0, True)):
