@@ -72,7 +72,6 @@ class Options(NamedTuple):
 
 
 def options_of(problem: Problem) -> list[Options]:
-    """The options of each node."""
     table = problem.table
     found = []
     for kind in table.kind:

@@ -26,7 +26,6 @@ SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=HANGS_AFTER_S)
 
 pytestmark = pytest.mark.xdist_group("remote policies")
 
-
 Start = Callable[..., RemotePolicy]
 
 

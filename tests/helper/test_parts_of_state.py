@@ -160,7 +160,6 @@ REPORT = ProgressReport(step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_
 
 
 def record_of(board: RankBoard, clock: Clock) -> ProgressBody:
-    """The next record of progress."""
     clock.now += 100.0
     return board.record("")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
-
-
 TIME_LIMIT, PREEMPTED, CANCELLED = "TimeLimit  N/A", "None  2026-11-28T12:00:00", "None  N/A"
 
 

@@ -263,7 +263,6 @@ def test_where_no_file_can_be_made_the_folder_tells_the_file_systems_time(tmp_pa
 ALICE, BOB = 12345, 23456
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make devices and files of other users")
 
-
 PLANTED: dict[str, Callable[[Path], object]] = {
     "link": lambda path: path.symlink_to("/etc/passwd"),
     "dangling link": lambda path: path.symlink_to(path.parent / "missing"),
@@ -276,8 +275,6 @@ PLANTED: dict[str, Callable[[Path], object]] = {
     "file of another user": lambda path: (path.write_text("planted"), os.chown(path, BOB, BOB)),
     "sparse file of a terabyte": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
 }
-
-
 NEED_ROOT = {"endless device", "disk", "file of another user"}
 KINDS = [pytest.param(kind, marks=[needs_root] if kind in NEED_ROOT else []) for kind in PLANTED]
 

@@ -124,12 +124,8 @@ def plant(shared: SharedDirectory, name: str, data: bytes = b"") -> None:
     (shared.files.root / "leaders" / name).write_bytes(data)
 
 
-def record(generation: int) -> bytes:
-    return encode(Header("leader", "", "w"), leader_body(generation))
-
-
 @pytest.mark.parametrize("name", ["999999999.json", "2000.json", "7.json", "06.json", "-1.json", "1e9.json"])
-@pytest.mark.parametrize("data", [b"", b"junk", record(3)])
+@pytest.mark.parametrize("data", [b"", b"junk", encode(Header("leader", "", "w"), leader_body(3))])
 def test_a_planted_name_deposes_no_leader_and_stops_no_other(shared: SharedDirectory, name: str, data: bytes) -> None:
     for _ in range(6):
         take_over(shared)

@@ -83,7 +83,6 @@ needs_filter = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64"
 )
 
-
 CALLS = (
     "memfd_create eventfd2 pidfd_open pipe2 ftruncate fallocate flock setsid vfork setpriority getpriority "
     "epoll_create1 inotify_init1 fsync linkat mkdir fadvise64 statfs sched_getaffinity poll clone3 close_range statx"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clock import replace_time
@@ -275,17 +274,15 @@ NUMBERS = st.floats(-1e12, 1e12)
 
 
 @given(
-    st.integers(-1, 2**40),
-    st.integers(0, 2**40),
-    st.integers(-1, 2**15),
-    st.integers(-1, 60_000),
-    st.lists(NUMBERS, max_size=9),
-    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
+    st.builds(
+        StepBegun,
+        *(st.integers(low, high) for low, high in ((-1, 2**40), (0, 2**40), (-1, 2**15), (-1, 60_000))),
+        st.just(1.5),
+        st.lists(NUMBERS, max_size=9).map(tuple),
+        st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
+    )
 )
-def test_what_training_tells_arrives_as_it_was(
-    posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
-) -> None:
-    told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
+def test_what_training_tells_arrives_as_it_was(told: StepBegun) -> None:
     assert message_of(packed(told), StepBegun) == told
 
 

@@ -33,8 +33,8 @@ PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
 class ZeusdBench:
     """zeusd, and the means to look behind it: the same of each way to set clocks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.zeusd = Zeusd(folder / "zeusd.sock")
+    def __init__(self, zeusd: Zeusd) -> None:
+        self.zeusd = zeusd
 
     def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return ZeusdBackend(PLACE, path=str(self.zeusd.path), within_s=within_s)
@@ -55,14 +55,10 @@ class ZeusdBench:
     def calls_begun(self) -> int:
         return sum(method == "POST" for method, _, _ in self.zeusd.requests)
 
-    def close(self) -> None:
-        self.zeusd.close()
-
 
 class SudoBench:
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sudo = Sudo(folder)
-        monkeypatch.setenv("PATH", self.sudo.path)
+    def __init__(self, sudo: Sudo) -> None:
+        self.sudo = sudo
 
     def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return SudoBackend(PLACE, asked=True, within_s=within_s)
@@ -88,20 +84,15 @@ class SudoBench:
     def calls_begun(self) -> int:
         return sum(line.split()[1] == "begins" for line in self.sudo.calls)
 
-    def close(self) -> None:
-        self.hang(False)
-
 
 Bench: TypeAlias = ZeusdBench | SudoBench
 
 
 @pytest.fixture(params=["zeusd", "sudo"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest) -> Bench:
     """A way through another program; what NVML itself does: `gpu/test_gpu_contract.py`."""
-    (tmp_path / "bench").mkdir()
-    made = ZeusdBench(tmp_path / "bench") if request.param == "zeusd" else SudoBench(tmp_path / "bench", monkeypatch)
-    yield made
-    made.close()
+    stand_in = request.getfixturevalue(request.param)
+    return ZeusdBench(stand_in) if isinstance(stand_in, Zeusd) else SudoBench(stand_in)
 
 
 def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
@@ -336,10 +327,11 @@ def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypa
 
 
 @pytest.fixture
-def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
+def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sudo]:
     stand_in = Sudo(tmp_path)
     monkeypatch.setenv("PATH", stand_in.path)
-    return stand_in
+    yield stand_in
+    (tmp_path / "slow").unlink(missing_ok=True)  # a call that hangs ends
 
 
 @pytest.mark.parametrize(
