@@ -1,7 +1,6 @@
 """Fixtures that several test modules use."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -137,8 +136,7 @@ def processes() -> Iterator[Processes]:
     started = Processes()
     yield started
     for process in started.started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait(HANGS_AFTER_S)
         if process.stdout:
             process.stdout.close()

@@ -283,9 +283,9 @@ def test_an_exception_is_logged_and_the_next_call_runs(workers: Workers, caplog:
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_begins_at_once_when_no_other_runs(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.coordination.served_jobs.PATIENCE_S", 60.0)
-    workers, begun, held, done = Workers(3), threading.Event(), threading.Event(), []
+    begun, held, done = threading.Event(), threading.Event(), list[int]()
     workers.start(lambda: begun.set() or (held.wait(HANGS_AFTER_S) and None))
     assert begun.wait(HANGS_AFTER_S)
     workers.start(lambda: done.append(1))
@@ -293,4 +293,3 @@ def test_a_call_begins_at_once_when_no_other_runs(monkeypatch: pytest.MonkeyPatc
     wait_for(lambda: done and not workers.busy, what="the first two calls")
     workers.start(lambda: done.append(2))
     wait_for(lambda: len(done) == 2, what="the third call")
-    workers.close()

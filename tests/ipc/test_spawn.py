@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S, wait_for
+from running import HANGS_AFTER_S, environment, wait_for
 
 from pfo_fs.ipc import spawn
 from pfo_fs.ipc.process_end import start_of
@@ -137,9 +137,9 @@ def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/hooked.py").write_text("def main(given):\n    open(given['file'], 'w').write('ran')\n")
     (tmp_path / "site/sitecustomize.py").write_text(finds("hooked", tmp_path / "elsewhere/hooked.py"))
-    environment = {**os.environ, "PYTHONPATH": python_path.format(tmp_path=tmp_path, package=PACKAGE.parent)}
+    given = environment(PYTHONPATH=python_path.format(tmp_path=tmp_path, package=PACKAGE.parent))
     command = [sys.executable, "-c", starts("hooked", file=str(tmp_path / "ran"))]
-    subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+    subprocess.run(command, check=True, env=given, cwd=tmp_path)
     assert (tmp_path / "ran").read_text() == "ran"
 
 
@@ -182,10 +182,9 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path) -> None:
         "assert '.pyz' in pfo_fs.__file__\ntrains.train(sys.argv[1])\n"
     )
     zipapp.create_archive(source, tmp_path / "job.pyz")
-    environment = {**os.environ, "PFO_FS_GPU": "simulated"}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "job.pyz", str(tmp_path / "shared")],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
+        cwd=tmp_path, env=environment(PFO_FS_GPU="simulated"), capture_output=True, text=True,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
 
@@ -275,8 +274,8 @@ def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path:
     (tmp_path / "job.py").write_text(
         f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
     )
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PYTHONPATH": str(PACKAGE.parent)}
-    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, capture_output=True)
+    given = environment(PFO_FS_GPU="simulated")
+    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=given, capture_output=True)
     assert (tmp_path / "trained").exists()
 
 
@@ -288,9 +287,8 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
         print(start_process("hangs", {{}}).pid)
     """
     (tmp_path / "hangs.py").write_text("import time\ndef main(given):\n    time.sleep(60)\n")
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(  # waits until all copies of the pipes are closed
-        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment(), capture_output=True, text=True
     )
     os.kill(int(done.stdout), signal.SIGKILL)
     assert done.stderr == ""

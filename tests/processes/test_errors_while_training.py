@@ -144,18 +144,6 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
 # ---- forked children
 
 
-def in_child(do: Callable[[], Any]) -> int:
-    """Runs something in a forked child; returns its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            do()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def marks_of(opt: PFOFileOptimizer) -> list[int]:
     words = shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING
     return [opt._clocks.words[word] for word in words]
@@ -170,16 +158,20 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path
         opt.on_step_begin()
     before = marks_of(opt)
 
-    def do() -> None:
-        with opt:
-            for _ in range(3):
-                train(opt, 1, begin)
-                opt._tracker.begin("another")
-            if child == "raises":
-                raise RuntimeError("in the child")
-        opt.close("crashed", "in the child")
-
-    assert in_child(do) == (child == "raises")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with opt:
+                for _ in range(3):
+                    train(opt, 1, begin)
+                    opt._tracker.begin("another")
+                if child == "raises":
+                    raise RuntimeError("in the child")
+            opt.close("crashed", "in the child")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (child == "raises")
     assert marks_of(opt) == before
     assert opt._clocks.alive()
     assert not opt._link.client.lost

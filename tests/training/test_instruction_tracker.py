@@ -253,16 +253,12 @@ def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_to
 # ---- callbacks that are missing or misspelt
 
 
-def ready_event() -> Any:
-    """A CUDA event that is ready at once."""
-    return SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
-
-
 @pytest.fixture(params=["training thread", "CUDA events"])
 def marked(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracker:
     if request.param == "training thread":
         return InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
-    return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
+    ready: Any = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
+    return CudaEventTracker(FakeClocks(), lambda: ready, on_wrong_marks=told.append)
 
 
 def call(marked: InstructionTracker, calls: str, steps: int) -> None:
