@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock
@@ -43,9 +44,7 @@ def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
 def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
     shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise StoreUnavailable(errno.EIO, "no answer")
-
+    fails = Mock(side_effect=StoreUnavailable(errno.EIO, "no answer"))
     leader = daemon(shared, clock)
     with monkeypatch.context() as outage:
         instead_of(outage, "write", bodies.DaemonBody, fails)

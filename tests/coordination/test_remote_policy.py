@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -141,10 +142,8 @@ def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start
 
 
 def test_a_daemon_without_files_tries_again_later(processes: PolicyProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pipe() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr("pfo_fs.coordination.remote_policy._processes.Pipe", pipe)
+    none_left = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    monkeypatch.setattr("pfo_fs.coordination.remote_policy._processes.Pipe", none_left)
     with pytest.raises(PolicyLost, match="Too many open files"):
         processes.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {}))
 

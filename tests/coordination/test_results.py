@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock
@@ -76,12 +77,9 @@ def test_the_last_complete_comparison_stays_while_another_is_made(job: Job, monk
 
 
 def test_what_could_not_be_published_was_not_tried(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise StoreError(errno.ENOSPC, "no space left")
-
     job.train(0, number=0)
     with monkeypatch.context() as disk:
-        disk.setattr(JobFolder, "write_schedule", full)
+        disk.setattr(JobFolder, "write_schedule", Mock(side_effect=StoreError(errno.ENOSPC, "no space left")))
         train_on(job, range(0, 1000, 10))
     assert job.poll().numbers == [0, 1]
 
@@ -149,14 +147,12 @@ def test_another_scheduler_does_not_take_over_what_one_before_has_made(job: Job)
 def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise_and_is_logged_once(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
-    def fails(*_: object) -> None:
-        raise StoreError(errno.EIO, "no current.json")
-
     given = ReactingScheduler._for_plan_inputs
     says = lambda self, yielded: replace(given(self, yielded), message="it goes on")  # noqa: E731
     monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", says)
     caplog.set_level("INFO")
     job = Job(folder, clock)
+    fails = Mock(side_effect=StoreError(errno.EIO, "no current.json"))
     instead_of(monkeypatch, failing, bodies.CurrentBody, fails)
     job.poll(30)
     write_step(folder, 3)

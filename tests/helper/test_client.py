@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock, replace_time
@@ -103,10 +104,7 @@ def test_helpers_that_die_often_are_started_rarely(make: Make, clock: Clock, mon
 
 
 def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_use(_: str) -> socket.socket:
-        raise OSError(errno.EADDRINUSE, "in use")
-
-    monkeypatch.setattr(transport, "listen", in_use)
+    monkeypatch.setattr(transport, "listen", Mock(side_effect=OSError(errno.EADDRINUSE, "in use")))
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
 

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helper_host import Host
@@ -107,14 +108,11 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Pat
 
 def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = op.DirectoryOperations(tmp_path / "pfo", "node1:1", "Manual")
-
-    def lost(path: object) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
-
     joins = op.RegisterRanks((rank_body(),), "job", "attempt", "", again=False)
     with pytest.raises(NotShared):
         own.execute(joins)
-    monkeypatch.setattr(op.os, "stat", lost)
+    lost = OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+    monkeypatch.setattr(op.os, "stat", Mock(side_effect=lost))
     with pytest.raises(StoreUnavailable, match="not connected"):
         own.execute(joins)
 

@@ -1,6 +1,7 @@
 """The helper while pfo-fs is switched off, or the directory is removed: without any daemon, in every mode."""
 
 import errno
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -70,15 +71,10 @@ def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(
 
 def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     (client,), _ = host.start(mode="local")
-    tries = []
-
-    def away(_: OffSwitch) -> None:
-        tries.append(1)
-        raise StoreUnavailable(errno.ENOTCONN, "the server is away")
-
+    away = Mock(side_effect=StoreUnavailable(errno.ENOTCONN, "the server is away"))
     with monkeypatch.context() as outage:
         outage.setattr(OffSwitch, "read", away)
-        wait_for(lambda: len(tries) >= 2, what="looks that fail")
+        wait_for(lambda: away.call_count >= 2, what="looks that fail")
     (host.root / "off" / "all").touch()
     hears(client, "off")  # and nothing else before
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from jobs import instead_of, leader_body, leader_record, make_job, number_of, rank_infos, register
@@ -230,16 +231,14 @@ def test_a_daemon_goes_on_where_events_cannot_be_had_and_when_threads_can_be_sta
     start = threading.Thread.start
     refused: list[str] = []
 
-    def refuse_events() -> None:
-        raise OSError(errno.EMFILE, "inotify instance limit reached")
-
     def refuse_some(thread: threading.Thread) -> None:
         if thread.name.startswith("pfo-fs") and len(refused) < 5:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr("watchdog.observers.Observer", refuse_events)
+    no_events = Mock(side_effect=OSError(errno.EMFILE, "inotify instance limit reached"))
+    monkeypatch.setattr("watchdog.observers.Observer", no_events)
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
     start_daemon(tmp_path, scheduler="Manual", watch="events", poll_interval=0.05)
     folder = register(make_job(tmp_path, 1))

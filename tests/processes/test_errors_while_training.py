@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_helper import FakeClient
@@ -49,11 +50,7 @@ def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
 ) -> None:
     opt = make()
     train(opt)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(kind, method, fail)
+    monkeypatch.setattr(kind, method, Mock(side_effect=error))
     if method == "_begin_slowly":
         opt.on_step_begin()
         opt.on_instruction_begin("an unknown one")

@@ -24,18 +24,10 @@ from pfo_fs.training.schedule_feed import ScheduleSwitcher
 RANKS = 3
 
 
-class Exchange:
-    """What `torch.distributed` does for the ranks, which are threads here."""
-
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(RANKS)
-        self.values: dict[int, Any] = {}
-
-
 class ThreadCollectives(Collectives):
     """The collectives of one thread; a rank that waits for ever is an error after `HANGS_AFTER_S`."""
 
-    def __init__(self, rank: int, exchange: Exchange) -> None:
+    def __init__(self, rank: int, exchange: Any) -> None:
         super().__init__(rank, RANKS, None)
         self._exchange = exchange
 
@@ -62,7 +54,8 @@ def join_all(
     **changed: Any,
 ) -> list[JoinedJob | BaseException]:
     """Joins all ranks of a job; `strict` and `changed` may give a value for one rank as `{rank: value}`."""
-    exchange = Exchange()
+    # What `torch.distributed` does for the ranks, which are threads here.
+    exchange = SimpleNamespace(barrier=threading.Barrier(RANKS), values={})
     results: list[Any] = [None] * RANKS
 
     def join(rank: int) -> None:

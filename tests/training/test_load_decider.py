@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from clock import replace_time
@@ -256,10 +257,8 @@ def test_the_search_for_the_process_that_decides_holds_nobody_up_also_while_a_na
 def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(
     monkeypatch: pytest.MonkeyPatch, exchanging: Callable[..., Exchanging]
 ) -> None:
-    def look_up(*_: object, **__: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    unknown = socket.gaierror(-2, "Name or service not known")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
     notes: list[str] = []
     with pytest.raises(OSError, match=r"node7\.cluster:4711: Name or service not known"):
         connect([("node7.cluster", 4711)], TOKEN, 1, within_s=0.1, note=notes.append)
