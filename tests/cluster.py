@@ -74,7 +74,6 @@ class Cluster:
         self._ip("-n", self._switch, "link", "set", f"to-{host.name}", "down")
 
     def heal(self, host: Host) -> None:
-        """Mends a host's link."""
         self._ip("-n", self._switch, "link", "set", f"to-{host.name}", "up")
 
     def hide_server(self, host: Host) -> None:
@@ -82,11 +81,9 @@ class Cluster:
         self._ip("-n", self._switch, "route", "add", "blackhole", f"{host.address}/32")
 
     def show_server(self, host: Host) -> None:
-        """Ends what `hide_server` did."""
         self._ip("-n", self._switch, "route", "delete", "blackhole", f"{host.address}/32")
 
     def close(self) -> None:
-        """Ends everything that the cluster has started."""
         self.volume.close()
         for name in self._namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)

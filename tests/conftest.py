@@ -1,15 +1,12 @@
 """Fixtures that several test modules use."""
 
-from __future__ import annotations
-
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from clock import Clock
@@ -19,9 +16,6 @@ from hypothesis import HealthCheck, settings
 from running import HANGS_AFTER_S, Processes, children
 
 from pfo_fs.device.simulated.gpu import SimulatedKernels
-
-if TYPE_CHECKING:
-    from faulty_nvml import Bench
 
 # Settings of the shell that starts the tests must not change what they find.
 for variable in [name for name in os.environ if name.startswith("PFO_FS_")]:
@@ -109,13 +103,13 @@ def kernels(sim_dir: Path) -> Iterator[SimulatedKernels]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a clock process over NVML that fails in some way, in virtual time."""
+def bench(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes a `Bench`: a clock process over NVML that fails in some way, in virtual time."""
     from faulty_nvml import Bench
 
-    made: list[Bench] = []
+    made: list[Any] = []
 
-    def make(*faults: Fault) -> Bench:
+    def make(*faults: Fault) -> Any:
         made.append(Bench(tmp_path, *faults))
         return made[-1]
 
@@ -142,8 +136,7 @@ def processes() -> Iterator[Processes]:
     started = Processes()
     yield started
     for process in started.started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait(HANGS_AFTER_S)
         if process.stdout:
             process.stdout.close()

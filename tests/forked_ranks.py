@@ -5,8 +5,6 @@
 Where a rank fails, the others are ended, and its exit status, as a shell gives it, is that of this program.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal
@@ -18,16 +16,12 @@ from pathlib import Path
 import torch.distributed  # noqa: F401
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> int:
     ranks, sys.argv = int(sys.argv[1]), sys.argv[2:]
     sys.path[0] = str(Path(sys.argv[0]).parent)
-    job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]  # which is free then
+    job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     started = set[int]()
     for rank in range(ranks):
         pid = os.fork()

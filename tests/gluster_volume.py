@@ -103,8 +103,7 @@ def gluster_volume(root: Path) -> Iterator[Gluster]:
     """Serves a volume, and mounts it at `root/a` and `root/b`; skips where that cannot be."""
     if os.geteuid() != 0 or not shutil.which("glusterfsd") or not Path("/dev/fuse").exists():
         pytest.skip("needs root, glusterfs-server and FUSE")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     volume = Gluster(root, "127.0.0.1", port)
     try:

@@ -109,7 +109,6 @@ def plan_text(stages: int, microbatches: int, mhz: int) -> str:
 
 
 def leader_record(root: Path) -> bodies.DaemonBody | None:
-    """What the daemon of a directory says."""
     return SharedDirectory(Files(root, create=True)).read_daemon()
 
 
@@ -120,14 +119,12 @@ def number_of(folder: JobFolder) -> int:
 
 
 def current_of(folder: JobFolder) -> bodies.CurrentBody:
-    """What `current.json` says."""
     current = folder.read(bodies.CurrentBody)
     assert current is not None, "there is no current.json"
     return current
 
 
 def index_of(folder: JobFolder, number: int) -> bodies.IndexBody:
-    """The index of a schedule that was committed."""
     index = folder.read(bodies.IndexBody, number=number)
     assert index is not None, f"schedule {number} was not committed"
     return index

@@ -23,6 +23,7 @@ from pfo_fs.turns import Term
 STAGES, MICROBATCHES = 2, 3
 JOB_ID = "2026-01-02-03-04-05+dp1+pp2+tp1+ParetoScheduler"
 ATTEMPT = "a1b2c3"
+END = bodies.EndBody(reason="crashed", message="x")
 _MARK = "@@changed@@"
 
 _PROFILE = "stage,instruction,frequency,time,energy\n" + "".join(
@@ -137,16 +138,13 @@ def one_of_each_kind(folder: JobFolder) -> dict[str, Place]:
     return {place.kind: place for place in reversed(places(folder))}
 
 
-_ENDS = {"end": {"reason": "crashed", "message": "x"}}
-
-
 def load(root: Path, place: Place) -> dict[str, Any]:
     path = root / place.path
     if path.exists():
         document: dict[str, Any] = json.loads(path.read_text())
         return document
     head = {"schema": SCHEMA, "kind": place.kind, "attempt": ATTEMPT, "writer": "w"}
-    return {**head, "body": dict(_ENDS[place.kind])}
+    return {**head, "body": END.model_dump()}
 
 
 def sign(document: dict[str, Any], raw: str = "null") -> bytes:
@@ -216,7 +214,3 @@ def damaged_records(draw: st.DrawFn, root: Path, all_places: list[Place]) -> tup
 def plant(root: Path, place: Place, data: bytes) -> None:
     (root / place.path).unlink(missing_ok=True)
     (root / place.path).write_bytes(data)
-
-
-def write_ends(job: JobFolder) -> None:
-    job.write(bodies.EndBody.model_validate(_ENDS["end"]))

@@ -91,16 +91,6 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def wait_for_end(variable: str, value: str) -> None:
-    """Waits until no other process has an environment variable with this value; fails with those that are left."""
-    deadline = time.monotonic() + HANGS_AFTER_S
-    while left := set(pids_with(variable, value)) - {os.getpid()}:
-        if time.monotonic() > deadline:
-            lines = [f"{pid}: {command_line(pid)}" for pid in sorted(left)]
-            raise AssertionError("these processes have not ended:\n" + "\n".join(lines))
-        time.sleep(0.01)
-
-
 def wait_for(condition: Callable[[], T], what: str = "the condition", within_s: float = HANGS_AFTER_S) -> T:
     """Returns the first true value of `condition`, looking often; fails if it hangs."""
     deadline = time.monotonic() + within_s

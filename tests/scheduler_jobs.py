@@ -22,7 +22,6 @@ def make_job(pp: int, dp: int = 1, tp: int = 1, clocks: list[int] | None = None)
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[str]:
-    """The order of instructions in 1F1B."""
     return [name for name, _ in jobs.one_f_one_b(stage, stages, microbatches, 0)]
 
 

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock
@@ -32,10 +33,6 @@ def look(leader: Leader, clock: Clock, seconds: float) -> int:
     return leader.leadership.generation if leader.leadership is not None else 0
 
 
-def claim(shared: SharedDirectory, generation: int) -> None:
-    assert shared.leaders.claim(leader_body(generation))
-
-
 def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
     for gap_s in gaps_s:
         leader.poll()
@@ -47,9 +44,7 @@ def leads_after(leader: Leader, clock: Clock, *gaps_s: float) -> bool:
 def test_a_daemon_that_claims_leads_even_if_its_first_heartbeat_is_written_later(
     shared: SharedDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise StoreUnavailable(errno.EIO, "no answer")
-
+    fails = Mock(side_effect=StoreUnavailable(errno.EIO, "no answer"))
     leader = daemon(shared, clock)
     with monkeypatch.context() as outage:
         instead_of(outage, "write", bodies.DaemonBody, fails)
@@ -70,7 +65,7 @@ def test_a_leader_that_resigns_is_replaced_at_once_and_one_that_was_replaced_say
     first.resign()
     assert shared.read_daemon().stopped
     assert look(second, clock, 1) == 2
-    claim(shared, 3)
+    assert shared.leaders.claim(leader_body(3))
     second.resign()
     assert not shared.read_daemon().stopped
 
@@ -92,13 +87,13 @@ def test_a_leader_whose_counter_moves_is_left_alone(shared: SharedDirectory, clo
     ],
 )
 def test_silent_leaders_lose_the_lease(shared: SharedDirectory, clock: Clock, gaps_s: list[float], leads: bool) -> None:
-    claim(shared, 1)
+    assert shared.leaders.claim(leader_body())
     shared.write(daemon_body(7))
     assert leads_after(daemon(shared, clock), clock, *gaps_s) == leads
 
 
 def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory, clock: Clock) -> None:
-    claim(shared, 1)
+    assert shared.leaders.claim(leader_body())
     shared.write(daemon_body(7))
     standby = daemon(shared, clock)
     almost = [0.5] * 5
@@ -107,7 +102,7 @@ def test_what_shows_life_or_hides_it_restarts_the_lease(shared: SharedDirectory,
     assert not leads_after(standby, clock, *almost), "a heartbeat"
     standby.forget_silence()
     assert not leads_after(standby, clock, *almost), "an outage of the directory"
-    claim(shared, 2)
+    assert shared.leaders.claim(leader_body(2))
     shared.write(daemon_body(9, stopped=True))
     assert not leads_after(standby, clock, *almost), "a claim without a heartbeat, and the goodbye of an older leader"
     assert leads_after(standby, clock, 0.5)

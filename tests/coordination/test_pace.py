@@ -18,8 +18,6 @@ from pfo_fs.models import PlanInputs, Straggler, Target
 from pfo_fs.scheduler import FrequencyScheduler
 from pfo_fs.store import JobFolder, bodies
 
-TARGET = "target: {slowdown: 1.1}\n"
-
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["at once", "while no daemon ran"])
 def test_a_target_in_the_yaml_reaches_the_scheduler_and_is_removed_with_it(job: Job, restarts: bool) -> None:
@@ -40,7 +38,7 @@ def test_a_target_in_the_yaml_reaches_the_scheduler_and_is_removed_with_it(job: 
 def test_a_restart_repeats_all_calls_of_the_scheduler_in_the_same_order(job: Job) -> None:
     job.yaml("straggler: {slowdown: 1.2}\n")  # changes no clocks, but results are measured under it
     job.measure(0)
-    job.yaml(TARGET)  # schedule 2, before schedule 1 was measured
+    job.yaml("target: {slowdown: 1.1}\n")  # schedule 2, before schedule 1 was measured
     job.measure(2, time_s=2.0)
     first = list(ReactingScheduler.calls)
     straggler, target = Straggler(slowdown=1.2), Target(slowdown=1.1)

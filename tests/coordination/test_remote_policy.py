@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -18,15 +18,14 @@ from scheduler_jobs import make_job, result_of
 from pfo_fs.coordination.policy_start import PolicyCall
 from pfo_fs.coordination.remote_policy import PolicyLimits, PolicyProcesses, RemotePolicy
 from pfo_fs.errors import PlanError, PolicyFailed, PolicyLost
-from pfo_fs.models import FrequencySchedule
 from pfo_fs.scheduler import FrequencyScheduler, load_scheduler
 from pfo_fs.settings import PFOSettings
 
 JOB, INFOS = make_job(2)
+RESULTS = [result_of(rank) for rank in range(2)]
 SMALL = PolicyLimits(memory_bytes=64 << 20, cpu_s=1, wall_s=HANGS_AFTER_S)
 
 pytestmark = pytest.mark.xdist_group("remote policies")
-
 
 Start = Callable[..., RemotePolicy]
 
@@ -53,26 +52,14 @@ def start() -> Iterator[Start]:
         policy.close()
 
 
-def pid_of(policy: RemotePolicy) -> int:
-    return policy._process.pid
-
-
-def results() -> list[Any]:
-    return [result_of(rank) for rank in range(2)]
-
-
-def clock(schedules: list[FrequencySchedule]) -> int:
-    return schedules[0].frequencies[0][1]
-
-
 def test_a_policy_answers_as_it_does_in_this_process(start: Start) -> None:
     here = load_scheduler("schedulers:ThreeSteps")(JOB, INFOS, PFOSettings())
     there = start("schedulers:ThreeSteps")
     for _ in range(3):
         assert there.request() == here.request()
         assert there.done == here.done
-        here.observe(results())
-        there.observe(results())
+        here.observe(RESULTS)
+        there.observe(RESULTS)
     assert there.done
     assert there.request() == here.request()
 
@@ -136,29 +123,27 @@ def test_a_policy_that_raises_or_takes_too_much_fails_and_says_of_what(start: St
     policy = start("schedulers:Misbehaves", takes, wall_s=1.0 if takes == "time" else SMALL.wall_s)
     policy.request()
     with pytest.raises(PolicyFailed, match=said):
-        policy.observe(results())
+        policy.observe(RESULTS)
 
 
 def test_the_process_that_forks_is_started_again_when_it_was_killed(start: Start) -> None:
     first = start("schedulers:ThreeSteps")
-    server = psutil.Process(pid_of(first)).ppid()
+    server = psutil.Process(first._process.pid).ppid()
     os.kill(server, signal.SIGKILL)
     wait_for(lambda: psutil.Process(server).status() == psutil.STATUS_ZOMBIE, what="its end")
     second = start("schedulers:ThreeSteps")
-    assert clock(second.request().schedules) == 1410
-    assert clock(first.request().schedules) == 1410, "it goes on"
-    os.kill(pid_of(first), signal.SIGKILL)
+    assert second.request().schedules[0].frequencies[0] == ("forward", 1410)
+    assert first.request() == second.request(), "it goes on"
+    os.kill(first._process.pid, signal.SIGKILL)
     with pytest.raises(PolicyLost):
-        first.observe(results())
+        first.observe(RESULTS)
     second.close()
-    wait_for(lambda: not psutil.pid_exists(pid_of(second)), what="the end of a closed one")
+    wait_for(lambda: not psutil.pid_exists(second._process.pid), what="the end of a closed one")
 
 
 def test_a_daemon_without_files_tries_again_later(processes: PolicyProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pipe() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr("pfo_fs.coordination.remote_policy._processes.Pipe", pipe)
+    none_left = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    monkeypatch.setattr("pfo_fs.coordination.remote_policy._processes.Pipe", none_left)
     with pytest.raises(PolicyLost, match="Too many open files"):
         processes.make(PolicyCall("schedulers:ThreeSteps", JOB, INFOS, PFOSettings(), {}))
 
@@ -172,8 +157,8 @@ def test_a_policy_that_plans_ends_with_the_daemon(tmp_path: Path) -> None:
         "    call = of.PolicyCall('schedulers:Misbehaves', job, of.INFOS, of.PFOSettings(), {})\n"
         "    policy = of.PolicyProcesses(of.SMALL).make(call)\n"
         "    policy.request()\n"
-        "    print(of.pid_of(policy), flush=True)\n"
-        "    policy.observe(of.results())\n"
+        "    print(policy._process.pid, flush=True)\n"
+        "    policy.observe(of.RESULTS)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     daemon = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock
@@ -22,18 +23,13 @@ from pfo_fs.scheduler import FrequencyScheduler, ScheduleGenerator, ScheduleRequ
 from pfo_fs.store import JobFolder, bodies
 
 
-class MeasuresDefaultClocks(ReactingScheduler):
-    """Measures under a schedule without clocks, which says nothing of orders."""
-
-    purpose = "measure"
-
-    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        return yielded
-
-
 @pytest.mark.parametrize("come", [True, False], ids=["orders come", "orders never come"])
-def test_results_wait_a_limited_time_for_orders_not_listed_yet(folder: JobFolder, clock: Clock, come: bool) -> None:
-    job = Job(folder, clock, scheduler=MeasuresDefaultClocks).poll()
+def test_results_wait_a_limited_time_for_orders_not_listed_yet(
+    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, come: bool
+) -> None:
+    monkeypatch.setattr(ReactingScheduler, "purpose", "measure")
+    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", lambda _, yielded: yielded)  # no clocks, and no orders
+    job = Job(folder, clock).poll()
     job.measure(0, seconds=60)
     assert ReactingScheduler.calls == []
     if come:
@@ -81,12 +77,9 @@ def test_the_last_complete_comparison_stays_while_another_is_made(job: Job, monk
 
 
 def test_what_could_not_be_published_was_not_tried(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise StoreError(errno.ENOSPC, "no space left")
-
     job.train(0, number=0)
     with monkeypatch.context() as disk:
-        disk.setattr(JobFolder, "write_schedule", full)
+        disk.setattr(JobFolder, "write_schedule", Mock(side_effect=StoreError(errno.ENOSPC, "no space left")))
         train_on(job, range(0, 1000, 10))
     assert job.poll().numbers == [0, 1]
 
@@ -121,26 +114,18 @@ def test_a_schedule_that_cannot_be_read_any_more_starts_the_scheduler_afresh(job
     assert (job.coordinator.state, job.numbers[-1], job.mhz) == ("running", left + 1, 1410)
 
 
-class Busy(ReactingScheduler):
-    """Meets a limit while its results are there for the first time."""
+def test_a_policy_that_met_a_limit_is_tried_again_after_an_hour(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe, limits = ReactingScheduler.observe, [PolicyFailed("the scheduler has not answered for 600 s.")]
 
-    failures = 0
+    def busy(scheduler: ReactingScheduler, results: Sequence[ProfilingResult]) -> None:
+        if limits:
+            raise limits.pop()
+        observe(scheduler, results)
 
-    def observe(self, profiling_results: Sequence[ProfilingResult]) -> None:
-        if Busy.failures < 1:
-            Busy.failures += 1
-            raise PolicyFailed("the scheduler has not answered for 600 s.")
-        super().observe(profiling_results)
-
-
-def test_a_policy_that_met_a_limit_is_tried_again_after_an_hour(
-    folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Busy, "failures", 0)
-    job = Job(folder, clock, scheduler=Busy).poll()
+    monkeypatch.setattr(ReactingScheduler, "observe", busy)
     job.measure(0)
     for pause_s in (0, 3588):
-        clock.now += pause_s
+        job.clock.now += pause_s
         assert job.poll().coordinator.state == "broken"
         assert "an hour" in job.coordinator.message
     assert job.poll(30).coordinator.state == "running"
@@ -158,22 +143,16 @@ def test_another_scheduler_does_not_take_over_what_one_before_has_made(job: Job)
     assert ReactingScheduler.calls == []
 
 
-class Says(ReactingScheduler):
-    """Has a message for people."""
-
-    def _for_plan_inputs(self, yielded: ScheduleRequest) -> ScheduleRequest:
-        return replace(super()._for_plan_inputs(yielded), message="it goes on")
-
-
 @pytest.mark.parametrize("failing", ["write", "read"])
 def test_a_directory_that_fails_while_a_failure_is_reported_is_no_reason_to_raise_and_is_logged_once(
     folder: JobFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
-    def fails(*_: object) -> None:
-        raise StoreError(errno.EIO, "no current.json")
-
+    given = ReactingScheduler._for_plan_inputs
+    says = lambda self, yielded: replace(given(self, yielded), message="it goes on")  # noqa: E731
+    monkeypatch.setattr(ReactingScheduler, "_for_plan_inputs", says)
     caplog.set_level("INFO")
-    job = Job(folder, clock, scheduler=Says)
+    job = Job(folder, clock)
+    fails = Mock(side_effect=StoreError(errno.EIO, "no current.json"))
     instead_of(monkeypatch, failing, bodies.CurrentBody, fails)
     job.poll(30)
     write_step(folder, 3)

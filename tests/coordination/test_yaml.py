@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from coordinator_jobs import ORDER, Job
@@ -138,15 +139,14 @@ def test_a_job_folder_that_is_away_for_a_while_does_not_count_as_a_removed_yaml(
     assert (job.numbers, job.mhz, job.coordinator.state) == ([0, 1], 1200, "running")
 
 
-def no_answer(*_: object) -> Any:
-    raise StoreUnavailable(errno.EACCES, "schedule.yaml: Permission denied")
+NO_ANSWER = Mock(side_effect=StoreUnavailable(errno.EACCES, "schedule.yaml: Permission denied"))
 
 
 @pytest.mark.parametrize(
     ("method", "answer", "problem"),
     [
-        ("names", no_answer, ""),
-        ("read_file", no_answer, "Permission denied; let the daemon's user read it (chmod a+r schedule.yaml)"),
+        ("names", NO_ANSWER, ""),
+        ("read_file", NO_ANSWER, "Permission denied; let the daemon's user read it (chmod a+r schedule.yaml)"),
         ("read_file", lambda *_: None, ""),  # listed, but not there when it is read: an editor puts a new file there
     ],
     ids=["no listing", "an expired ticket", "replaced again and again"],

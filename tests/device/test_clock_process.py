@@ -115,14 +115,22 @@ def test_a_held_clock_process_lets_go_although_training_requests_a_clock(start: 
         gpu.wait(1200)
 
 
-@pytest.mark.parametrize("how", ["", "forks"])
+@pytest.mark.parametrize("how", ["", "forks", "stopped"])
 @pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_trainers_death_resets_clocks(gpu: GpuLog, processes: Processes, how: str, killer: signal.Signals) -> None:
-    """Also while a child that the trainer forked, a data loader's worker, continues to run."""
+    """Also while a child that the trainer forked, a data loader's worker, continues to run, and after a stop.
+
+    Ray and vLLM kill children and theirs, torchrun the process group, a terminal the session.
+    """
     trainer = Trainer(processes, how=how)
     clock_pid, child, _ = trainer.told()
+    pid = trainer.process.pid
+    assert clock_pid not in {each.pid for each in psutil.Process(pid).children(recursive=True)}
+    assert pid not in (os.getpgid(clock_pid), os.getsid(clock_pid))
+    if how == "stopped":
+        stop(clock_pid)
     try:
-        trainer.process.send_signal(killer)
+        (os.kill if how == "forks" else os.killpg)(pid, killer)
         gpu.wait(0)
         wait_for_end(clock_pid)
         trainer.process.wait(HANGS_AFTER_S)
@@ -130,17 +138,6 @@ def test_the_trainers_death_resets_clocks(gpu: GpuLog, processes: Processes, how
     finally:
         if child > 0:
             os.kill(child, signal.SIGKILL)
-
-
-def test_a_launcher_that_kills_all_of_training_leaves_the_clock_process(gpu: GpuLog, processes: Processes) -> None:
-    """Ray and vLLM kill children and theirs, torchrun the process group, a terminal the session."""
-    trainer = Trainer(processes)
-    clock_pid, *_ = trainer.told()
-    pid = trainer.process.pid
-    assert clock_pid not in {child.pid for child in psutil.Process(pid).children(recursive=True)}
-    assert pid not in (os.getpgid(clock_pid), os.getsid(clock_pid))
-    os.killpg(pid, signal.SIGKILL)
-    gpu.wait(0)
 
 
 def test_files_of_the_program_in_place_of_ours_are_left_alone(start: Start, tmp_path: Path, gpu: GpuLog) -> None:
@@ -437,13 +434,3 @@ def test_the_end_of_training_does_not_wait_for_a_stopped_clock_process(locked: C
     locked.close(HANGS_AFTER_S)
     assert not locked.alive()
     assert gpu.clocks[-2:] == [900, 0], "it sets no clock again"
-
-
-def test_a_stopped_clock_process_whose_trainer_is_killed_goes_on_and_resets(gpu: GpuLog, processes: Processes) -> None:
-    trainer = Trainer(processes)
-    clock_pid, *_ = trainer.told()
-    stop(clock_pid)
-    trainer.process.kill()
-    trainer.process.wait()
-    wait_for_end(clock_pid)
-    assert gpu.clocks[-1] == 0

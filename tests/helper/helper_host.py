@@ -62,7 +62,6 @@ class Helper(Around):
         return self.passes()
 
     def passes(self, seconds: float = 0.0) -> list[Operation]:
-        """Time passes."""
         self.now_s += seconds
         self.state.time_passed()
         given, self.operations = self.operations, []

@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from clock import Clock, replace_time
@@ -42,7 +43,6 @@ def make(tmp_path: Path, address: str) -> Iterator[Make]:
     yield make_one
     for each in clients:
         each.close()
-    for each in clients:
         if each.process is not None:
             each.process.kill()
             each.process.wait()
@@ -104,10 +104,7 @@ def test_helpers_that_die_often_are_started_rarely(make: Make, clock: Clock, mon
 
 
 def test_no_address_to_be_had_is_an_error_within_the_deadline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_use(_: str) -> socket.socket:
-        raise OSError(errno.EADDRINUSE, "in use")
-
-    monkeypatch.setattr(transport, "listen", in_use)
+    monkeypatch.setattr(transport, "listen", Mock(side_effect=OSError(errno.EADDRINUSE, "in use")))
     with pytest.raises(CoordinationError, match="no helper process"):
         make(0, deadline_s=0.3)
 

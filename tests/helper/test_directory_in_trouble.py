@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helper_host import Host
@@ -16,7 +17,6 @@ from pfo_fs.errors import CoordinationError, NotShared, StoreError, StoreUnavail
 from pfo_fs.helper import operations as op
 from pfo_fs.helper.power_limit_files import carry_out
 from pfo_fs.ipc import messages, transport
-from pfo_fs.ipc import messages as m
 from pfo_fs.store import Files, SharedDirectory, bodies
 
 
@@ -108,14 +108,11 @@ def test_a_host_that_sees_another_directory_than_rank_0_is_refused(tmp_path: Pat
 
 def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = op.DirectoryOperations(tmp_path / "pfo", "node1:1", "Manual")
-
-    def lost(path: object) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
-
     joins = op.RegisterRanks((rank_body(),), "job", "attempt", "", again=False)
     with pytest.raises(NotShared):
         own.execute(joins)
-    monkeypatch.setattr(op.os, "stat", lost)
+    lost = OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+    monkeypatch.setattr(op.os, "stat", Mock(side_effect=lost))
     with pytest.raises(StoreUnavailable, match="not connected"):
         own.execute(joins)
 
@@ -125,16 +122,16 @@ def test_a_lost_connection_is_no_directory_that_lacks_a_mount(tmp_path: Path, mo
 
 def test_the_largest_profile_fits_into_one_message_even_if_it_cannot_be_compressed(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(os.urandom(2 * m.MAX_PROFILE_BYTES))
-    (read,) = carry_out(m.ReadProfile(path=str(path)))
-    assert isinstance(read, m.ProfileRead)
-    assert len(read.content) == m.MAX_PROFILE_BYTES + 1
+    path.write_bytes(os.urandom(2 * messages.MAX_PROFILE_BYTES))
+    (read,) = carry_out(messages.ReadProfile(path=str(path)))
+    assert isinstance(read, messages.ProfileRead)
+    assert len(read.content) == messages.MAX_PROFILE_BYTES + 1
     assert len(transport.encode(read)) < transport.MAX_PACKET_BYTES
 
 
 def test_an_error_is_a_message_and_what_is_asked_for_is_answered(tmp_path: Path) -> None:
-    read = carry_out(m.ReadProfile(path=str(tmp_path)))
-    assert [type(message) for message in read] == [m.LogLine, m.ProfileRead]
-    assert read[-1] == m.ProfileRead(profile="unknown")
-    save = m.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
-    assert [type(message) for message in carry_out(save)] == [m.LogLine, m.ProfileSaved]
+    read = carry_out(messages.ReadProfile(path=str(tmp_path)))
+    assert [type(message) for message in read] == [messages.LogLine, messages.ProfileRead]
+    assert read[-1] == messages.ProfileRead(profile="unknown")
+    save = messages.SaveProfile(path=str(tmp_path / "none" / "p.json"), content=b"", replace=True)
+    assert [type(message) for message in carry_out(save)] == [messages.LogLine, messages.ProfileSaved]

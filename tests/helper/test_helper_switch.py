@@ -1,6 +1,7 @@
 """The helper while pfo-fs is switched off, or the directory is removed: without any daemon, in every mode."""
 
 import errno
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -12,12 +13,7 @@ from pfo_fs.device.metering.reporter import Reporter
 from pfo_fs.errors import StoreUnavailable
 from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import messages as m
-from pfo_fs.store import Files, JobFolder, OffSwitch, SharedDirectory
-
-
-def joined(host: Host, mode: str) -> tuple[HelperClient, JobFolder]:
-    (client,), folder = host.start(mode=mode)
-    return client, folder
+from pfo_fs.store import Files, OffSwitch, SharedDirectory
 
 
 def hears(client: HelperClient, why: str) -> None:
@@ -26,7 +22,7 @@ def hears(client: HelperClient, why: str) -> None:
 
 @pytest.mark.parametrize("mode", ["daemon", "local"])
 def test_ranks_are_held_while_the_switch_is_there(host: Host, mode: str) -> None:
-    client, folder = joined(host, mode)
+    (client,), folder = host.start(mode=mode)
     switch, name = OffSwitch(Files(host.root)), folder.job_id if mode == "daemon" else "all"
     switch.turn_off(name)
     hears(client, "off")
@@ -37,13 +33,13 @@ def test_ranks_are_held_while_the_switch_is_there(host: Host, mode: str) -> None
 def test_a_rank_that_joins_while_all_jobs_are_off_hears_that_before_anything_else(host: Host) -> None:
     (host.root / "off").mkdir()
     (host.root / "off" / "all").touch()
-    client, _ = joined(host, "local")
+    (client,), _ = host.start(mode="local")
     first = client.wait_for(m.ClocksHeld, 0.1)
     assert first == m.ClocksHeld(why="off"), "it came before the answer to the request to join"
 
 
 def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host) -> None:
-    joined(host, "daemon")
+    host.start()
     early, late = (Reporter(host.address, 0, host.token, m.GpuToReset("simulated:a")) for _ in range(2))
     assert early.send_waiting()
     (host.root / "off" / "all").touch()
@@ -58,7 +54,7 @@ def test_clock_processes_are_held_too_also_one_that_connects_later(host: Host) -
 
 
 def test_a_helper_that_replaces_another_lets_go_what_the_earlier_one_held(host: Host) -> None:
-    _, folder = joined(host, "daemon")
+    _, folder = host.start()
     client, (info,) = host.client(0), rank_infos(1)
     client.send(joining({"job_id": folder.job_id, "coordination": "daemon"}, info, name=0))
     hears(client, "")
@@ -66,7 +62,7 @@ def test_a_helper_that_replaces_another_lets_go_what_the_earlier_one_held(host: 
 
 @pytest.mark.slow
 def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(host: Host) -> None:
-    client, _ = joined(host, "daemon")
+    (client,), _ = host.start()
     host.root.rename(host.root.with_name("away"))
     hears(client, "removed")
     host.root.with_name("away").rename(host.root)
@@ -74,16 +70,11 @@ def test_ranks_are_held_when_the_directory_is_removed_and_go_on_when_it_is_back(
 
 
 def test_trouble_of_the_file_system_holds_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, _ = joined(host, "local")
-    tries = []
-
-    def away(_: OffSwitch) -> None:
-        tries.append(1)
-        raise StoreUnavailable(errno.ENOTCONN, "the server is away")
-
+    (client,), _ = host.start(mode="local")
+    away = Mock(side_effect=StoreUnavailable(errno.ENOTCONN, "the server is away"))
     with monkeypatch.context() as outage:
         outage.setattr(OffSwitch, "read", away)
-        wait_for(lambda: len(tries) >= 2, what="looks that fail")
+        wait_for(lambda: away.call_count >= 2, what="looks that fail")
     (host.root / "off" / "all").touch()
     hears(client, "off")  # and nothing else before
 

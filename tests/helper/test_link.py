@@ -1,5 +1,7 @@
 """What a helper must know survives the helper."""
 
+from unittest.mock import Mock
+
 import msgspec
 import pytest
 from clock import Clock
@@ -66,10 +68,7 @@ def test_training_that_ends_when_its_helper_has_died_tells_a_new_one_how(link: H
 
 
 def test_a_helper_that_cannot_be_started_does_not_raise_into_training(link: HelperLink, client: FakeClient) -> None:
-    def refuse(joining: object) -> bool:
-        raise BlockingIOError("too many processes")
-
-    client.revive = refuse
+    client.revive = Mock(side_effect=BlockingIOError("too many processes"))
     client.die()
     assert link.poll() == []
 

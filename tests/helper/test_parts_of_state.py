@@ -24,8 +24,7 @@ from pfo_fs.helper.rank_board import IterationTimeLog, RankBoard
 from pfo_fs.helper.resets import Resets
 from pfo_fs.helper.watches import BELIEVED_AFTER_S, DirectoryHealth, ScheduleWatch
 from pfo_fs.ipc import messages
-from pfo_fs.ipc import messages as m
-from pfo_fs.ipc.messages import PaceLeaseRenewed, ProgressReport
+from pfo_fs.ipc.messages import NewSchedule, PaceLeaseRenewed, ProgressReport, SchedulesWithdrawn
 from pfo_fs.store.bodies import CurrentBody, ProgressBody
 
 Pair = tuple[int, int]
@@ -46,11 +45,11 @@ class Ranks:
             self.now_s += 1.0
             body = current and CurrentBody(generation=current[0], number=current[1], state="running")
             is_new = current is not None and current[1] >= 0 and current > self.watch.known
-            found = ScheduleFound(body, m.NewSchedule(number=current[1]) if current and is_new else None)
+            found = ScheduleFound(body, NewSchedule(number=current[1]) if current and is_new else None)
             for told in self.watch.learn(found):
-                if isinstance(told, m.SchedulesWithdrawn):
+                if isinstance(told, SchedulesWithdrawn):
                     self.follow = None
-                elif isinstance(told, m.NewSchedule):
+                elif isinstance(told, NewSchedule):
                     self.follow = told.number
             self.watch.polled()
         return self.follow
@@ -161,7 +160,6 @@ REPORT = ProgressReport(step=3, number=0, iter_time=0.1, iter_energy=9.0, clock_
 
 
 def record_of(board: RankBoard, clock: Clock) -> ProgressBody:
-    """The next record of progress."""
     clock.now += 100.0
     return board.record("")
 

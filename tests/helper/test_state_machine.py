@@ -20,14 +20,8 @@ from pfo_fs.store import bodies
 RANKS = 3
 INFOS = rank_infos(RANKS)
 ASKED = m.ReadProfile | m.SaveProfile
-ERRORS: list[PfoError | None] = [
-    None,
-    None,
-    None,
-    StoreUnavailable(errno.EIO, "no answer"),
-    RecordError("damaged"),
-    AlreadyClaimed(errno.EEXIST, "taken"),
-]
+ERRORS: list[PfoError | None] = [None] * 3
+ERRORS += [StoreUnavailable(errno.EIO, "no answer"), RecordError("damaged"), AlreadyClaimed(errno.EEXIST, "taken")]
 
 
 class HelperMachine(RuleBasedStateMachine, Around):

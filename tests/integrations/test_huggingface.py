@@ -1,7 +1,5 @@
 """The callbacks in real runs of the Hugging Face Trainer."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

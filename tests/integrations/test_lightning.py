@@ -1,7 +1,5 @@
 """The callbacks in real runs of Lightning's Trainer (clocks from loads: two ranks on gloo); skips without Lightning."""
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings
@@ -199,11 +197,6 @@ def train(folder: Path, **options: Any) -> list[dict[str, Any]]:
     return [json.loads((folder / f"pfo-{rank}.json").read_text()) for rank in range(2)]
 
 
-def last_clocks_mhz(folder: Path) -> list[int]:
-    """The last clock that each GPU was given, 0 for the default."""
-    return [clocks_mhz(log)[-1] for log in (folder / "sim").glob("*.log")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "steps", "validated"),
@@ -228,7 +221,7 @@ def test_the_trainer_tells_the_loads_of_all_micro_batches_of_a_step_and_validate
 def test_after_an_exception_the_clocks_are_the_default_and_the_job_is_known_as_crashed(tmp_path: Path) -> None:
     said = train(tmp_path, batches=48, epochs=3, fails_at=22)
     assert [one["failed"] for one in said] == ["training has failed"] * 2
-    assert last_clocks_mhz(tmp_path) == [0, 0]
+    assert [clocks_mhz(log)[-1] for log in (tmp_path / "sim").glob("*.log")] == [0, 0], "the default"
     (end,) = (tmp_path / "pfo").glob("jobs/*/end.json")
     assert json.loads(end.read_text())["body"]["reason"] == "crashed"
 

@@ -1,7 +1,5 @@
 """The lines of docs/reports.md, run with the real loggers; each skips where its package is not installed."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What adapters of frameworks share, without a framework."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys
@@ -29,15 +27,12 @@ class FakeOptimizer:
     """Keeps what it is told as text."""
 
     follows, parallel_dims = True, SimpleNamespace(pp_rank=0)
+    nothing = classmethod(lambda cls: cls())
 
     def __init__(self, *_: object, **__: object) -> None:
         self.told: list[str] = []
         self.expected: list[int] = []
         self.is_other = False
-
-    @classmethod
-    def nothing(cls) -> FakeOptimizer:
-        return cls()
 
     def expect_order(self, instructions: list[tuple[str, int]]) -> None:
         self.expected.append(len(instructions))
@@ -257,16 +252,12 @@ class Clocks:
         self.warnings.append(str(error))
 
 
-@pytest.fixture
-def clocks() -> Clocks:
-    return Clocks()
-
-
 def marks_of(clocks: Clocks, reader: Any) -> PipelineMarks:
     return PipelineMarks(LoadSteps(clocks, reader), [Instruction(0, "forward", 0)])  # type: ignore[arg-type]
 
 
-def test_a_steps_loads_are_read_from_micro_batches_and_its_work_ends_with_the_last_instruction(clocks: Clocks) -> None:
+def test_a_steps_loads_are_read_from_micro_batches_and_its_work_ends_with_the_last_instruction() -> None:
+    clocks = Clocks()
     marks = marks_of(clocks, lambda batch, *, scale: scale * len(batch))
     for batches in (["aa", "b"], ["cccc", ""]):
         marks.read_loads(lambda batches=batches: [((batch,), {"scale": 10}) for batch in batches])  # type: ignore[misc]
@@ -282,8 +273,9 @@ def test_a_steps_loads_are_read_from_micro_batches_and_its_work_ends_with_the_la
     [(len, [((), {})] * 2, []), (lambda b: b["lengths"], [(({},), {})], ["'lengths'"]), (len, 0, [_NEVER_CALLED])],
 )
 def test_a_step_without_inputs_has_no_loads_and_if_its_reader_fails_or_is_never_called_that_is_a_warning(
-    clocks: Clocks, reader: Any, inputs: Any, warnings: list[str]
+    reader: Any, inputs: Any, warnings: list[str]
 ) -> None:
+    clocks = Clocks()
     marks = marks_of(clocks, reader)
     if inputs != 0:
         marks.read_loads(lambda: inputs)
@@ -293,7 +285,8 @@ def test_a_step_without_inputs_has_no_loads_and_if_its_reader_fails_or_is_never_
     assert clocks.warnings == warnings
 
 
-def test_loads_that_the_program_gives_count_for_the_next_step_only(clocks: Clocks) -> None:
+def test_loads_that_the_program_gives_count_for_the_next_step_only() -> None:
+    clocks = Clocks()
     steps = LoadSteps(clocks, None)  # type: ignore[arg-type]
     marks = PipelineMarks(steps, [Instruction(0, "forward", 0)])
     steps.given = ([1.0, 2.0], [3.0, 4.0])

@@ -1,7 +1,5 @@
 """The power-limit optimizer in training loops of one's own: plain PyTorch, and accelerate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts that were written for Zeus, with another import, and with a directory in place of the server."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -9,14 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-import types
 import zipapp
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from running import HANGS_AFTER_S, wait_for
+from running import HANGS_AFTER_S, environment, wait_for
 
 from pfo_fs.ipc import spawn
 from pfo_fs.ipc.process_end import start_of
@@ -137,9 +137,9 @@ def test_hooks_of_site_packages_work_in_a_process_as_they_do_in_training(tmp_pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/hooked.py").write_text("def main(given):\n    open(given['file'], 'w').write('ran')\n")
     (tmp_path / "site/sitecustomize.py").write_text(finds("hooked", tmp_path / "elsewhere/hooked.py"))
-    environment = {**os.environ, "PYTHONPATH": python_path.format(tmp_path=tmp_path, package=PACKAGE.parent)}
+    given = environment(PYTHONPATH=python_path.format(tmp_path=tmp_path, package=PACKAGE.parent))
     command = [sys.executable, "-c", starts("hooked", file=str(tmp_path / "ran"))]
-    subprocess.run(command, check=True, env=environment, cwd=tmp_path)
+    subprocess.run(command, check=True, env=given, cwd=tmp_path)
     assert (tmp_path / "ran").read_text() == "ran"
 
 
@@ -182,10 +182,9 @@ def test_training_from_a_zip_file_starts_its_processes(tmp_path: Path) -> None:
         "assert '.pyz' in pfo_fs.__file__\ntrains.train(sys.argv[1])\n"
     )
     zipapp.create_archive(source, tmp_path / "job.pyz")
-    environment = {**os.environ, "PFO_FS_GPU": "simulated"}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "job.pyz", str(tmp_path / "shared")],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
+        cwd=tmp_path, env=environment(PFO_FS_GPU="simulated"), capture_output=True, text=True,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
 
@@ -197,18 +196,12 @@ def test_an_interpreter_may_be_relative(monkeypatch: pytest.MonkeyPatch, child_m
     assert answer_of(module)[0] == sys.path
 
 
-def compiled_main() -> types.ModuleType:
-    main = types.ModuleType("__main__")
-    main.__compiled__ = object()  # type: ignore[attr-defined]  as Nuitka does
-    return main
-
-
 @pytest.mark.parametrize(
     ("holder", "name", "value"),
     [
         (sys, "frozen", True),
         (sys, "oxidized", True),
-        (sys.modules, "__main__", compiled_main()),
+        (sys.modules, "__main__", SimpleNamespace(__compiled__=object())),
         (sys, "executable", ""),
         (sys, "executable", None),
         (sys, "executable", "/nowhere/python3"),
@@ -235,14 +228,13 @@ def test_a_program_that_is_run_again_ends_where_it_imports(tmp_path: Path, inter
     assert not (tmp_path / "trained-again").exists()
 
 
-KEPT = {"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGCONT", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"}
-KEPT |= {"SIGTRAP", "SIGSYS", "SIGTERM"}
+KEPT = "SIGKILL SIGSTOP SIGTSTP SIGCONT SIGCHLD SIGSEGV SIGBUS SIGFPE SIGILL SIGABRT SIGTRAP SIGSYS SIGTERM".split()
 
 
 def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_module: Callable[[str], str]) -> None:
     module = child_module("while not os.path.exists(given['go']): time.sleep(0.01)")
     go = tmp_path / "go"
-    sent = [number for number in signal.valid_signals() if _name(number) not in KEPT]
+    sent = signal.valid_signals() - {signal.Signals[name] for name in KEPT}
     child = spawn.start_process(module, {"go": str(go)})
     for _ in range(20):
         for number in sent:
@@ -250,10 +242,6 @@ def test_no_signal_of_a_batch_system_or_terminal_ends_it(tmp_path: Path, child_m
         time.sleep(0.01)
     go.touch()
     assert child.wait(HANGS_AFTER_S) == 0, child.how_it_ended()
-
-
-def _name(number: int) -> str:
-    return number.name if isinstance(number, signal.Signals) else f"real-time {number}"
 
 
 def test_no_process_inherits_blocked_or_ignored_signals_and_sigterm_waits(child_module: Callable[[str], str]) -> None:
@@ -286,8 +274,8 @@ def test_training_whose_standard_streams_are_closed_gets_its_processes(tmp_path:
     (tmp_path / "job.py").write_text(
         f"import os\nfor fd in {closed}: os.close(fd)\n{TRAINS}\ntrain('shared')\nopen('trained', 'w').close()\n"
     )
-    environment = {**os.environ, "PFO_FS_GPU": "simulated", "PYTHONPATH": str(PACKAGE.parent)}
-    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=environment, capture_output=True)
+    given = environment(PFO_FS_GPU="simulated")
+    subprocess.run([sys.executable, "job.py"], cwd=tmp_path, env=given, capture_output=True)
     assert (tmp_path / "trained").exists()
 
 
@@ -299,9 +287,8 @@ def test_a_process_that_hangs_keeps_no_stream_of_training_open(tmp_path: Path) -
         print(start_process("hangs", {{}}).pid)
     """
     (tmp_path / "hangs.py").write_text("import time\ndef main(given):\n    time.sleep(60)\n")
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(  # waits until all copies of the pipes are closed
-        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment(), capture_output=True, text=True
     )
     os.kill(int(done.stdout), signal.SIGKILL)
     assert done.stderr == ""

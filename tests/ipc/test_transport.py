@@ -39,19 +39,14 @@ def test_a_packet_that_is_not_a_message_is_refused(packet: bytes) -> None:
         {"type": "NoSuchMessage"},
         {"type": "JoinJob"},
         {"type": "MeasurementReport", "number": "x", "first_step": 0, "result": {}},
-        {"type": "Hello", "rank": 2**70, "role": "training", "token": "t"},
         {"type": "Joined"},
         {"type": "ReadProfile"},
         {"type": "SaveProfile", "path": "/p", "content": "text", "replace": 1},
     ],
 )
 def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) -> None:
-    try:
-        packet = transport.encode(message)
-    except OverflowError:
-        return  # such an integer cannot even be sent
     with pytest.raises(ValueError, match="not a message"):
-        transport.decode(packet, m.ToHelper)
+        transport.decode(transport.encode(message), m.ToHelper)
 
 
 def test_a_message_that_swells_beyond_bounds_is_refused() -> None:

@@ -22,8 +22,6 @@ from pfo_fs.settings import PFOSettings
 from pfo_fs.store import Files, JobFolder, bodies
 
 SETTINGS = {"scheduler": "schedulers:ThreeSteps", "poll_interval": 0.01, "lease_timeout": 0.15, "watch": "poll"}
-
-
 CHANGES = ("write", "fsync", "replace", "rename", "link", "unlink", "mkdir")  # after each, another state is left behind
 
 

@@ -88,7 +88,6 @@ def test_a_record_of_very_much_is_refused_early_or_at_its_first_wrong_value(body
 
 
 def registry_of(folder: JobFolder, infos: list[RankInfo]) -> RankRegistry:
-    """A registry that has read these ranks."""
     registry = RankRegistry(folder)
     registry.by_rank = {info.rank: info for info in infos}
     return registry

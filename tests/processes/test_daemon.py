@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from jobs import instead_of, leader_body, leader_record, make_job, number_of, rank_infos, register
@@ -17,7 +18,7 @@ from schedulers import SlowFirst
 import pfo_fs
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.daemon import Daemon
-from pfo_fs.store import Files, JobFolder, SharedDirectory, bodies
+from pfo_fs.store import Files, SharedDirectory, bodies
 
 THINKS = {"pp_degree": 2, "dp_degree": 1, "tp_degree": 1, "world_size": 2, "job_metadata": "think"}
 
@@ -169,12 +170,6 @@ def test_a_daemon_killed_before_any_change_leaves_a_job_that_goes_on(tmp_path: P
 ALICE, BOB = 12345, 23456
 
 
-def give(folder: JobFolder, user: int) -> None:
-    for above, _, names in os.walk(folder.location):
-        for path in (Path(above), *(Path(above) / name for name in names)):
-            os.chown(path, user, -1)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make jobs of other users")
 def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_path: Path, processes: Processes) -> None:
     root = tmp_path / "pfo"
@@ -182,7 +177,8 @@ def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_pat
     root.chmod(0o2770)
     jobs = {name: make_job(root, 1, scheduler="Manual") for name in ("of bob", "of alice", "with bob's file")}
     for name, folder in jobs.items():
-        give(folder, BOB if name == "of bob" else ALICE)
+        for path in (folder.location, *folder.location.rglob("*")):
+            os.chown(path, BOB if name == "of bob" else ALICE, -1)
     planted = jobs["with bob's file"]
     os.chown(planted.location / "job.json", BOB, -1)
     daemon = processes.daemon(root, "--allow-users", f"root,{ALICE}", "--log-level", "info")
@@ -203,22 +199,19 @@ def test_only_jobs_of_allowed_users_are_served_and_only_their_files_read(tmp_pat
 
 PACKAGE = str(Path(pfo_fs.__file__).parents[1])
 PLANTED = ("statistics", "secrets", "highspy", "scipy", "numpy", "yaml", "typer", "rich", "watchdog", "lowtime")
-START = {
-    "module": ["-m", "pfo_fs", "daemon"],
-    "script": ["-c", "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"],
-}
+SCRIPT = "import sys; del sys.path[0]; from pfo_fs.__main__ import daemon_main; daemon_main()"
 
 
 @pytest.mark.parametrize(
-    ("way", "python_path"), [("module", f":{PACKAGE}"), ("script", PACKAGE)], ids=["module", "script"]
+    ("way", "path"), [("-m pfo_fs daemon".split(), f":{PACKAGE}"), (["-c", SCRIPT], PACKAGE)], ids=["module", "script"]
 )
-def test_files_where_daemons_start_never_run(way: str, python_path: str, tmp_path: Path, processes: Processes) -> None:
+def test_files_where_daemons_start_never_run(way: list[str], path: str, tmp_path: Path, processes: Processes) -> None:
     """A group's member plants modules in the shared directory, and the daemon is started there."""
     root = tmp_path / "pfo"
     root.mkdir(mode=0o700)
     for name in PLANTED:
         (root / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise ImportError\n")
-    processes.python(*START[way], ".", cwd=root, env=environment(PYTHONPATH=python_path))
+    processes.python(*way, ".", cwd=root, env=environment(PYTHONPATH=path))
     folder = register(make_job(root, 1))
     wait_for(lambda: folder.read(bodies.CurrentBody), what="a report about the job")
     assert not (tmp_path / "ran").exists()
@@ -238,16 +231,14 @@ def test_a_daemon_goes_on_where_events_cannot_be_had_and_when_threads_can_be_sta
     start = threading.Thread.start
     refused: list[str] = []
 
-    def refuse_events() -> None:
-        raise OSError(errno.EMFILE, "inotify instance limit reached")
-
     def refuse_some(thread: threading.Thread) -> None:
         if thread.name.startswith("pfo-fs") and len(refused) < 5:
             refused.append(thread.name)
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr("watchdog.observers.Observer", refuse_events)
+    no_events = Mock(side_effect=OSError(errno.EMFILE, "inotify instance limit reached"))
+    monkeypatch.setattr("watchdog.observers.Observer", no_events)
     monkeypatch.setattr(threading.Thread, "start", refuse_some)
     start_daemon(tmp_path, scheduler="Manual", watch="events", poll_interval=0.05)
     folder = register(make_job(tmp_path, 1))

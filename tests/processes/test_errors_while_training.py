@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_helper import FakeClient
@@ -26,11 +27,11 @@ from pfo_fs.training.schedule_feed import ScheduleFeed
 Make = Callable[..., PFOFileOptimizer]
 
 
-def train(opt: PFOFileOptimizer, steps: int = 3) -> None:
+def train(opt: PFOFileOptimizer, steps: int = 3, begin: Callable[..., None] | None = None) -> None:
     for _ in range(steps):
         opt.on_step_begin()
         for name in ("forward", "backward"):
-            opt.on_instruction_begin(name)
+            (begin or opt.on_instruction_begin)(name)
             opt.on_instruction_end(name)
         opt.on_step_end()
         opt.metrics()
@@ -49,11 +50,7 @@ def test_an_error_in_a_callback_is_one_warning_and_the_clock_is_free(
 ) -> None:
     opt = make()
     train(opt)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(kind, method, fail)
+    monkeypatch.setattr(kind, method, Mock(side_effect=error))
     if method == "_begin_slowly":
         opt.on_step_begin()
         opt.on_instruction_begin("an unknown one")
@@ -144,39 +141,16 @@ def test_the_death_of_a_clock_process_is_reported_to_the_helper_once(make: Make)
 # ---- forked children
 
 
-@pytest.fixture
-def opt(make: Callable[..., PFOFileOptimizer]) -> PFOFileOptimizer:
-    return make()
-
-
-def run_step(opt: PFOFileOptimizer, begin: Callable[..., None]) -> None:
-    opt.on_step_begin()
-    begin("forward")
-    opt.on_instruction_end("forward")
-    opt.on_step_end()
-
-
-def in_child(do: Callable[[], Any]) -> int:
-    """Runs something in a forked child; returns its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            do()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def marks_of(opt: PFOFileOptimizer) -> list[int]:
     words = shared_page.HEAD, shared_page.TARGET, shared_page.NAME_COUNT, shared_page.MEASURING
     return [opt._clocks.words[word] for word in words]
 
 
 @pytest.mark.parametrize("child", ["trains", "trains within a step", "raises"])
-def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimizer, tmp_path: Path, child: str) -> None:
+def test_a_forked_child_neither_writes_marks_nor_ends_a_job(make: Make, tmp_path: Path, child: str) -> None:
+    opt = make()
     begin = opt.on_instruction_begin  # as a training loop may have kept it
-    run_step(opt, begin)
+    train(opt, 1, begin)
     if child == "trains within a step":
         opt.on_step_begin()
     before = marks_of(opt)
@@ -185,7 +159,7 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimize
         assert opt.metrics() == {}
         with opt:
             for _ in range(3):
-                run_step(opt, begin)
+                train(opt, 1, begin)
                 opt._tracker.begin("another")
             if child == "raises":
                 raise RuntimeError("in the child")
@@ -197,12 +171,12 @@ def test_a_forked_child_neither_writes_marks_nor_ends_a_job(opt: PFOFileOptimize
     assert not opt._link.client.lost
     if child == "trains within a step":
         opt.on_step_end()
-    run_step(opt, begin)
+    train(opt, 1, begin)
     opt.close()
     folder = SharedDirectory(Files(tmp_path / "pfo")).job(str(opt.job_id))
     assert wait_for(lambda: folder.read(bodies.EndBody), "the end").reason == "finished"
 
 
-def test_training_without_a_step_says_what_is_missing(opt: PFOFileOptimizer, caplog: pytest.LogCaptureFixture) -> None:
-    opt.close()
+def test_training_without_a_step_says_what_is_missing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    make().close()
     assert "training has ended without a step: call on_step_begin()" in caplog.text

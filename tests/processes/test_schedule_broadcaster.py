@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from running import HANGS_AFTER_S
@@ -13,16 +14,6 @@ dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.slow
 
 RANKS = 3
-
-
-class FailedWork:
-    """A collective that has ended with an error."""
-
-    def wait(self, timeout: Any) -> bool:
-        raise RuntimeError("as asked")
-
-    def is_completed(self) -> bool:
-        return True
 
 
 def run_rank(rank: int, meeting: str, offers: Mapping[int, str], fails: tuple[int, int], found: Any) -> None:
@@ -37,7 +28,9 @@ def run_rank(rank: int, meeting: str, offers: Mapping[int, str], fails: tuple[in
         if rank == 0 and step in offers:
             broadcaster.offer(offers[step].encode())
         if fails == (rank, step):
-            broadcaster._phase, broadcaster._at_step, broadcaster._work = "header", step, FailedWork()
+            broadcaster._phase, broadcaster._at_step = "header", step
+            failed = {"is_completed.return_value": True, "wait.side_effect": RuntimeError("as asked")}
+            broadcaster._work = MagicMock(**failed)
         packet = broadcaster.step_begin(step, 0.3)
         if packet is not None:
             events.append({"rank": rank, "step": step, "packet": packet[:3]})

@@ -73,22 +73,18 @@ def yaml_plan(folder: Path, title: str, count: int) -> str:
     return str(path)
 
 
-def cases(folder: Path) -> dict[str, Case]:
+def case_of(policy: str, folder: Path) -> Case:
+    name = policy.removeprefix("3D of ")
     args: dict[str, dict[str, Any]] = {
         "PointSolution": {"solution_path": yaml_plan(folder, "ranks", JOB.world_size)},
         "PointSolution3D": {"solution_path": yaml_plan(folder, "stages", STAGES)},
         "InstructionProfiler": {"max_windows": 24},
         "Descending": {"num_microbatches": MICROBATCHES},
     }
-    found = {}
-    for name in [*BUILTIN, "Descending"]:
-        cls = documented_policy() if name == "Descending" else load_scheduler(name)
-        yields_lists = name not in MEASURING
-        found[name] = Case(cls, args.get(name, {}), yields_lists)
-        if not name.endswith("3D"):
-            args_3d = args["PointSolution3D"] if name == "PointSolution" else args.get(name, {})
-            found[f"3D of {name}"] = Case(make_3d_parallel(cls), args_3d, yields_lists)
-    return found
+    cls = documented_policy() if name == "Descending" else load_scheduler(name)
+    if name != policy:
+        cls, name = make_3d_parallel(cls), "PointSolution3D" if name == "PointSolution" else name
+    return Case(cls, args.get(name, {}), name not in MEASURING)
 
 
 POLICIES = [*BUILTIN, "Descending"]
@@ -97,7 +93,7 @@ POLICIES += [f"3D of {name}" for name in POLICIES if name[-2:] != "3D" and name 
 
 @pytest.fixture(params=POLICIES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return cases(tmp_path_factory.mktemp("plans"))[request.param]
+    return case_of(request.param, tmp_path_factory.mktemp("plans"))
 
 
 # ---- what ranks measure
@@ -322,7 +318,7 @@ def test_a_replay_up_to_any_point_goes_on_as_the_first_one_did(case: Case, event
 @pytest.mark.slow
 def test_honest_windows_take_the_default_policy_to_a_plan_that_it_keeps(tmp_path: Path) -> None:
     """Or the suite would show nothing about plans."""
-    scheduler = cases(tmp_path)["ParetoScheduler"].make()
+    scheduler = case_of("ParetoScheduler", tmp_path).make()
     for _ in range(16):
         scheduler.observe(HONEST.under(scheduler.request()))
         if (kept := scheduler.request()).converged:

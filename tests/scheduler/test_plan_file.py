@@ -136,11 +136,6 @@ def test_no_bytes_raise_anything_but_plan_error(data: bytes) -> None:
 # ---- the plans that schedulers run
 
 
-TWO_STAGES = (
-    "[\n[('forward', 885), ('backward', 870)],\n[('forward', 1200), ('backward', 1110)],\n]\n# made by lowtime\n"
-)
-
-
 def run(cls: type[FrequencyScheduler], path: Path, **degrees: int) -> Any:
     job, infos = make_job(**degrees)
     return cls(job, infos, PFOSettings(), solution_path=str(path)).next_schedule()
@@ -149,7 +144,8 @@ def run(cls: type[FrequencyScheduler], path: Path, **degrees: int) -> Any:
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     path = tmp_path / "freqs_pipeline_00704.py"
-    path.write_text(TWO_STAGES)
+    rows = "[('forward', 885), ('backward', 870)],\n[('forward', 1200), ('backward', 1110)],"
+    path.write_text(f"[\n{rows}\n]\n# made by lowtime\n")
     return path
 
 

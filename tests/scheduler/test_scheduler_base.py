@@ -56,10 +56,6 @@ def make(cls: type[FrequencyScheduler], **args: Any) -> Any:
     return cls(job, list(reversed(infos)), PFOSettings(), **args)
 
 
-def clocks(scheduler: FrequencyScheduler) -> list[int]:
-    return [schedule.frequencies[0][1] for schedule in scheduler.next_schedule()]
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -83,7 +79,8 @@ def test_a_generator_gets_results_by_rank_and_its_last_schedule_stays_in_force_w
     seen = [scheduler.done]
     assert [info.rank for info in scheduler.rank_infos] == [0, 1]
     for expected in (1200, 900, 900, 900):
-        assert clocks(scheduler) == clocks(scheduler) == [expected, expected]
+        for _ in range(2):
+            assert [one.frequencies[0][1] for one in scheduler.next_schedule()] == [expected, expected]
         scheduler.observe([result_of(1), result_of(0)])
         seen.append(scheduler.done)
     assert seen == [False, False, True, True, True]
@@ -169,20 +166,14 @@ def test_a_name_that_leads_nowhere_says_which_step_failed(my_module: str, name: 
     assert message in str(caught.value)
 
 
-class Choosy(FrequencyScheduler):
+class Choosy(Manual):
     def __init__(self, job_info: Any, rank_infos: Any, pfo_settings: Any, path: str, *, step: int = 3) -> None:
         super().__init__(job_info, rank_infos, pfo_settings)
 
-    def _run(self) -> ScheduleGenerator:
-        yield []
 
-
-class Open(FrequencyScheduler):
+class Open(Manual):
     def __init__(self, *args: Any, path: str, **more: Any) -> None:
         super().__init__(*args)
-
-    def _run(self) -> ScheduleGenerator:
-        yield []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The cluster, and the jobs that all tests of it look at: they run side by side, since Slurm's times are in minutes."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -69,11 +67,8 @@ def running_site(root: Path, tracking: str) -> Iterator[Site]:
         command = cluster_root / "bin" / name
         command.write_text(_COMMAND.format(root=cluster_root, repository=REPOSITORY, python=python, prefix=prefix))
         command.chmod(0o755)
-    ours = {"pfo_fs": str(cluster_root / "bin" / "pfo-fs")}
-    hooks = {
-        "prolog.sh": with_settings((EXAMPLES / "prolog.sh").read_text(), **ours),
-        "epilog.sh": with_settings((EXAMPLES / "epilog.sh").read_text(), **ours),
-    }
+    ours, scripts = str(cluster_root / "bin" / "pfo-fs"), ("prolog.sh", "epilog.sh")
+    hooks = {name: with_settings((EXAMPLES / name).read_text(), pfo_fs=ours) for name in scripts}
     cluster = Cluster(cluster_root, len(NAMES[tracking]) + 1, tracking, hooks)
     path = f"{cluster_root}/bin:{cluster.environment['PATH']}:/usr/sbin"
     cluster.environment |= {

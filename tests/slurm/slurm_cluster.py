@@ -3,8 +3,6 @@
 Each node is a slurmd in namespaces of its own, whose first process takes all others along: that is a loss of power.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

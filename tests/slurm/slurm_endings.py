@@ -1,7 +1,5 @@
 """How Slurm jobs end: each function runs a job on a node of its own to its end, and returns what is left of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future

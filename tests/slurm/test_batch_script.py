@@ -1,7 +1,5 @@
 """The batch script of `examples/slurm`, with stand-ins for Slurm's commands: what no cluster does on demand."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -9,8 +7,6 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "slurm" / "train.sbatch"
-
-
 TIME_LIMIT, PREEMPTED, CANCELLED = "TimeLimit  N/A", "None  2026-11-28T12:00:00", "None  N/A"
 
 

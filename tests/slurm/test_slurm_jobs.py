@@ -1,7 +1,5 @@
 """Real Slurm jobs, started by the scripts of `examples/slurm`, and what each ending leaves behind."""
 
-from __future__ import annotations
-
 import pytest
 from slurm_endings import NAMES, Site
 
@@ -35,11 +33,7 @@ def test_a_job_leaves_default_clocks_no_process_and_the_true_reason_of_its_end(s
     assert (left.state, left.reasons) == (state, left.reasons if reasons is None else reasons)
     assert set(left.clocks) <= {"reset"}
     assert left.processes == []
-
-
-@pytest.mark.parametrize("site", ["linuxproc"], indirect=True)
-def test_a_daemon_whose_job_is_cancelled_stops_in_order(site: Site) -> None:
-    site.ended("daemon")
-    daemon = SharedDirectory.open(site.shared_dir).read_daemon()
-    assert daemon is not None
-    assert daemon.stopped
+    if name == "daemon":
+        daemon = SharedDirectory.open(site.shared_dir).read_daemon()
+        assert daemon is not None
+        assert daemon.stopped, "in order"

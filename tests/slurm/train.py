@@ -6,8 +6,6 @@ A run after a requeue ends by itself. Ranks make no collective calls in a step: 
 on real clusters, until it is ended.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -3,7 +3,6 @@
 import ast
 import errno
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -264,36 +263,18 @@ def test_where_no_file_can_be_made_the_folder_tells_the_file_systems_time(tmp_pa
 ALICE, BOB = 12345, 23456
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make devices and files of other users")
 
-
-def make_socket(path: Path) -> None:
-    here = os.getcwd()
-    os.chdir(path.parent)  # the path of a socket is short
-    try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-def make_foreign(path: Path) -> None:
-    path.write_text("planted")
-    os.chown(path, BOB, BOB)
-
-
-PLANTED: dict[str, Callable[[Path], None]] = {
+PLANTED: dict[str, Callable[[Path], object]] = {
     "link": lambda path: path.symlink_to("/etc/passwd"),
     "dangling link": lambda path: path.symlink_to(path.parent / "missing"),
     "link to itself": lambda path: path.symlink_to(path),
     "FIFO": os.mkfifo,
-    "socket": make_socket,
+    "socket": lambda path: os.mknod(path, 0o600 | stat.S_IFSOCK),
     "folder": Path.mkdir,
     "endless device": lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5)),
     "disk": lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 200)),
-    "file of another user": make_foreign,
+    "file of another user": lambda path: (path.write_text("planted"), os.chown(path, BOB, BOB)),
     "sparse file of a terabyte": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
 }
-
-
 NEED_ROOT = {"endless device", "disk", "file of another user"}
 KINDS = [pytest.param(kind, marks=[needs_root] if kind in NEED_ROOT else []) for kind in PLANTED]
 

@@ -24,7 +24,6 @@ from pfo_fs.cli import app
 from pfo_fs.coordination import Coordinator
 from pfo_fs.coordination.policy_start import policy_name
 from pfo_fs.errors import PfoError, RecordError
-from pfo_fs.models import RankInfo
 from pfo_fs.reports import status
 from pfo_fs.reports.collect import collect_job
 from pfo_fs.reports.page import render_page
@@ -103,14 +102,8 @@ def everything_read(shared: SharedDirectory, folder: JobFolder) -> Iterator[Call
         yield from (lambda body=body, at={key: n}: folder.read(body, **at) for n in (0, 1))
     yield from (lambda rank=rank: folder.read_results(0, rank) for rank in (0, 1))
     for info in rank_infos(2):
-        yield lambda info=info: read_schedule(folder, info)
+        yield lambda info=info: (index := folder.read(bodies.IndexBody, number=0)) and folder.read_schedule(index, info)
     yield lambda: folder.write_rank_files(0, rank_infos(2))
-
-
-def read_schedule(folder: JobFolder, info: RankInfo) -> None:
-    index = folder.read(bodies.IndexBody, number=0)
-    if index is not None:
-        folder.read_schedule(index, info)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from running import HANGS_AFTER_S, wait_for
@@ -66,10 +67,7 @@ def test_a_lock_that_never_answers_is_given_up_and_no_other_waited_for(files: Fi
 
 
 def test_without_threads_there_is_no_lock_and_no_error(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     assert not held(files)
 
 

@@ -22,9 +22,13 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_jobs_name_covers_that_job_and_all_covers_every_job(root: Path) -> None:
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_jobs_name_covers_that_job_and_all_covers_every_job(root: Path, has_folder: bool) -> None:
+    """Without the folder nothing is off, and switching off makes it."""
+    if not has_folder:
+        shutil.rmtree(root / "off")
     switch = OffSwitch(Files(root))
-    assert switch.read().is_there
+    assert switch.read().is_there == has_folder
     assert not switch.read().covers("one")
     switch.turn_off("one", "first")
     switch.turn_off("one", "second")
@@ -36,14 +40,6 @@ def test_a_jobs_name_covers_that_job_and_all_covers_every_job(root: Path) -> Non
     assert switch.turn_on("one")
     assert not switch.turn_on("one"), "it was on already"
     assert not switch.read().names
-
-
-def test_without_the_folder_nothing_is_off_and_switching_off_makes_it(root: Path) -> None:
-    shutil.rmtree(root / "off")
-    switch = OffSwitch(Files(root))
-    assert not switch.read().is_there
-    switch.turn_off("all")
-    assert switch.read().covers("job")
 
 
 @pytest.mark.parametrize(
@@ -176,17 +172,13 @@ def test_changed_inode_numbers_and_a_listed_name_are_no_removal(root: Path, seen
     assert Presence(presence.files).why_gone("other") == "", "before the directory was seen nothing counts as removed"
 
 
-def _on_another_mount(found: os.stat_result) -> os.stat_result:
-    return os.stat_result((*found[:2], found.st_dev + 1, *found[3:10]))
-
-
 @pytest.mark.parametrize(
     "remove", [lambda root: (shutil.rmtree(root), root.mkdir()), lambda root: shutil.rmtree(root.parent.parent)]
 )
 def test_a_missing_mount_is_no_removal(root: Path, seen: Seen, remove: Callable[[Path], object]) -> None:
     presence, job_id, calls = seen
     remove(root)
-    calls.stat = lambda path, **_: _on_another_mount(os.stat(path))
+    calls.stat = lambda path, **_: os.stat_result((*(found := os.stat(path))[:2], found.st_dev + 1, *found[3:10]))
     assert presence.why_gone(job_id) == ""
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from record_corpus import NESTED, load, make_directory, one_of_each_kind, plant, sign, write_ends
+from record_corpus import END, NESTED, load, make_directory, one_of_each_kind, plant, sign
 
 from pfo_fs import models
 from pfo_fs.errors import RecordError
@@ -71,7 +71,7 @@ MODELS = {form.kind: model for model, form in layout.RECORDS.items()}
 @pytest.fixture
 def folder(tmp_path: Path) -> JobFolder:
     _, folder = make_directory(tmp_path)
-    write_ends(folder)
+    folder.write(END)
     return folder
 
 
@@ -93,26 +93,22 @@ def test_fields_that_a_later_release_adds_are_ignored(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_record_of_another_schema_or_without_a_field_is_refused(tmp_path: Path, folder: JobFolder, kind: str) -> None:
+def test_a_record_of_another_schema_or_without_a_field_is_refused(
+    tmp_path: Path, folder: JobFolder, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     place = one_of_each_kind(folder)[kind]
+    above, _, name = place.path.rpartition("/")
     document = load(tmp_path, place)
     bad = [({**document, "schema": schema}, f"'{schema}'.*reads 'pfo-fs/5'") for schema in ("pfo-fs/4", "pfo-fs/6")]
-    for field in (name for name, field in place.model.model_fields.items() if field.is_required()):
-        body = {name: value for name, value in document["body"].items() if name != field}
+    for field in (key for key, field in place.model.model_fields.items() if field.is_required()):
+        body = {key: value for key, value in document["body"].items() if key != field}
         bad.append(({**document, "body": body}, f"{field} is missing"))
-    records = RecordFolder(folder.files, place.path.rpartition("/")[0], "reader")
+    form = layout.RECORDS[place.model]
+    monkeypatch.setitem(layout.RECORDS, place.model, layout.RecordFile(kind, name, form.limit))
     for changed, text in bad:
         plant(tmp_path, place, sign(changed))
-        with pytest.raises(RecordError, match=rf"{Path(place.path).name}: .*{text}"):
-            read_at(records, Path(place.path).name, place.model)
-
-
-def read_at(records: RecordFolder, name: str, model: type[BaseModel]) -> BaseModel | None:
-    """Reads a record of this type that has a name of its own."""
-    form = layout.RECORDS[model]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(layout.RECORDS, model, layout.RecordFile(form.kind, name, form.limit))
-        return records.read(model)
+        with pytest.raises(RecordError, match=rf"{name}: .*{text}"):
+            RecordFolder(folder.files, above, "reader").read(place.model)
 
 
 READ_FROM_DISK = [

@@ -1,7 +1,5 @@
 """Clock processes without a process, and ranks without training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

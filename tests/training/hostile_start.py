@@ -6,8 +6,6 @@ Each case names a kind and what it is about; the result is one line of JSON: how
 exit code. The children train as a user's program does: they know nothing of the fault.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -10,8 +10,6 @@ backward; `uneven`: rank 0 has most work in each step.
 Leaves one JSON object in SHARED_DIR.RANK.json.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

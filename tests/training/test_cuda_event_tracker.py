@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 from fake_clocks import FakeClocks
 
@@ -73,10 +75,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return device
 
 
-def spans_ms(found: list[tuple[int, int]]) -> list[float]:
-    """Durations of the instructions."""
-    begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
-    ends = [first for first, code in found if code & 0xFF == shared_page.END]
+def spans_ms(found: list[tuple[int, int]], *kinds: int) -> list[float]:
+    """Durations between marks of two kinds."""
+    begins, ends = ([first for first, code in found if code & 0xFF == kind] for kind in kinds)
     return [(end - begin) / MS for begin, end in zip(begins, ends, strict=True)]
 
 
@@ -84,7 +85,7 @@ def test_instructions_take_as_long_as_on_the_device_not_as_their_launch(device: 
     began_ns = device.now_ns
     device.run_step(0, waits=True)
     found = device.clocks.marks()
-    assert spans_ms(found) == [pytest.approx(10), pytest.approx(20)]
+    assert spans_ms(found, shared_page.BEGIN, shared_page.END) == [pytest.approx(10), pytest.approx(20)]
     begins = [first for first, code in found if code & 0xFF == shared_page.BEGIN]
     assert begins == [began_ns, began_ns + 10 * MS], "on the clock of all other marks"
     assert [code & 0xFF for _, code in found] == [
@@ -108,12 +109,8 @@ def test_the_span_of_a_step_is_the_devices_whether_it_is_measured_or_not(device:
         device.run_step(step, waits=False)
         device.wait()
         device.clocks.words[shared_page.MEASURED_NUMBER] = 0
-    found = device.clocks.marks()  # those of the last step come with the next one
-    begins, ends = (
-        [first for first, code in found if code & 0xFF == kind]
-        for kind in (shared_page.STEP_BEGIN, shared_page.LAST_END)
-    )
-    steps_ms = [(end - begin) / MS for begin, end in zip(begins, ends, strict=True)]
+    # Those of the last step come with the next one.
+    steps_ms = spans_ms(device.clocks.marks(), shared_page.STEP_BEGIN, shared_page.LAST_END)
     assert steps_ms == [pytest.approx(30), pytest.approx(30)]
 
 
@@ -122,21 +119,18 @@ def test_steps_that_are_not_measured_cost_two_events_each(device: Device) -> Non
     for step in range(5):
         device.run_step(step, waits=True)
     assert device.made <= 3
-    kinds = [code & 0xFF for _, code in device.clocks.marks()]
-    assert kinds == [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END] * 5
+    kinds = [shared_page.STEP_BEGIN, shared_page.NUMBER, shared_page.LAST_END, shared_page.STEP_END]
+    assert device.clocks.kinds() == kinds * 5
 
 
 @pytest.mark.parametrize("method", ["record", "query", "elapsed_time"])
 def test_whatever_cuda_raises_training_goes_on_with_marks_of_its_own(
     device: Device, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("CUDA error: device not ready")
-
-    monkeypatch.setattr(Event, method, refuse)
+    monkeypatch.setattr(Event, method, Mock(side_effect=RuntimeError("CUDA error: device not ready")))
     for step in range(3):
         device.run_step(step, waits=True)
-    kinds = [code & 0xFF for _, code in device.clocks.marks()]
+    kinds = device.clocks.kinds()
     assert kinds.count(shared_page.STEP_END) == 3
     assert kinds.count(shared_page.BEGIN) == 6
     assert caplog.text.count("device not ready") == 1

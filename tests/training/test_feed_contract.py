@@ -18,25 +18,17 @@ from schedule_rank import Rank as ScheduleRank
 
 from pfo_fs.guard import WarnOnce
 from pfo_fs.helper.link import HelperLink
+from pfo_fs.ipc import messages as m
 from pfo_fs.ipc import transport
-from pfo_fs.ipc.messages import (
-    ClocksHeld,
-    JoinJob,
-    NewSchedule,
-    PaceLeaseRenewed,
-    ScheduleApplied,
-    SchedulesWithdrawn,
-    ToTraining,
-)
 from pfo_fs.training.schedule_feed import BroadcastFeed, ScheduleFeed
 
 RANKS = 3
 FLIGHT_STEPS = 3
-JOIN = JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body={})
+JOIN = m.JoinJob(job_id="job", attempt="a", coordination="daemon", rank_body={})
 
 
-def new_schedule(number: int, start_step: int = 0, steps: int = 0, **term: Any) -> NewSchedule:
-    return NewSchedule(number=number, start_step=start_step, until=start_step + steps if steps else 0, **term)
+def new_schedule(number: int, start_step: int = 0, steps: int = 0, **term: Any) -> m.NewSchedule:
+    return m.NewSchedule(number=number, start_step=start_step, until=start_step + steps if steps else 0, **term)
 
 
 class Rank(ScheduleRank):
@@ -46,8 +38,7 @@ class Rank(ScheduleRank):
         super().__init__()
         self.number = number
         self.client: Any = FakeClient()
-        self.warn = WarnOnce()
-        self.link = HelperLink(self.warn, world.now)
+        self.link = HelperLink(WarnOnce(), world.now)
         self.link.client = self.client
         self.link.send_kept(JOIN)
         self.feed = world.make_feed(self)
@@ -55,11 +46,11 @@ class Rank(ScheduleRank):
 
     def run_step(self, step: int) -> None:
         told = self.link.poll()
-        self.heard |= {message.number for message in told if isinstance(message, NewSchedule)}
+        self.heard |= {message.number for message in told if isinstance(message, m.NewSchedule)}
         self.feed.step_begin(step, 0.1, told)
         applied = self.switcher.step_begin(step)
         if applied is not None:
-            self.link.send_kept(ScheduleApplied(number=applied.number, step=step, late=False))
+            self.link.send_kept(m.ScheduleApplied(number=applied.number, step=step, late=False))
 
 
 class FeedContract(RuleBasedStateMachine):
@@ -70,9 +61,9 @@ class FeedContract(RuleBasedStateMachine):
         logging.getLogger("pfo_fs").setLevel(logging.CRITICAL)
         self.now_s = 1000.0
         self.step = -1
-        self.published: list[NewSchedule] = []
+        self.published: list[m.NewSchedule] = []
         self.ranks = [Rank(self, number) for number in range(RANKS)]
-        self.mail: list[list[ToTraining]] = [[] for _ in range(RANKS)]
+        self.mail: list[list[m.ToTraining]] = [[] for _ in range(RANKS)]
 
     def teardown(self) -> None:
         logging.getLogger("pfo_fs").setLevel(logging.NOTSET)
@@ -107,7 +98,7 @@ class FeedContract(RuleBasedStateMachine):
     @rule(lease_s=st.sampled_from([0.0, 0.5, 5.0]))
     def renew_lease(self, lease_s: float) -> None:
         for rank in self.readers():
-            self.mail[rank].append(PaceLeaseRenewed(lease_s=lease_s))
+            self.mail[rank].append(m.PaceLeaseRenewed(lease_s=lease_s))
 
     @rule(rank=st.integers(0, RANKS - 1), which=st.integers(0, 3), twice=st.booleans())
     def deliver(self, rank: int, which: int, twice: bool) -> None:
@@ -134,7 +125,7 @@ class FeedContract(RuleBasedStateMachine):
 
     @rule(rank=st.integers(0, RANKS - 1), lost=st.booleans())
     def directory_hangs_or_answers(self, rank: int, lost: bool) -> None:
-        self.mail[rank].append(ClocksHeld(why="lost" if lost else ""))
+        self.mail[rank].append(m.ClocksHeld(why="lost" if lost else ""))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]), order=st.permutations(range(RANKS)))
     def run_step(self, seconds: float, order: list[int]) -> None:
@@ -156,9 +147,9 @@ class FeedContract(RuleBasedStateMachine):
             self.run_step(10.0, list(range(RANKS)))  # helpers come back
         for number in self.readers():
             inbox = self.ranks[number].client.inbox
-            inbox.extend([*self.published, PaceLeaseRenewed(lease_s=0.0)])
+            inbox.extend([*self.published, m.PaceLeaseRenewed(lease_s=0.0)])
         for rank in self.ranks:
-            rank.client.inbox.append(ClocksHeld())
+            rank.client.inbox.append(m.ClocksHeld())
         for mail in self.mail:
             mail.clear()
         for _ in range(12):
@@ -247,8 +238,7 @@ class BroadcastFeedMachine(FeedContract):
         super().begin()
 
     def make_feed(self, rank: Rank) -> ScheduleFeed:
-        broadcaster: Any = FakeBroadcaster(rank.number, self.medium)
-        return BroadcastFeed(rank.number, rank.switcher, broadcaster, rank.warn, monotonic=self.now)
+        return broadcast_feed(rank, rank.number, self.medium, monotonic=self.now)
 
     def readers(self) -> list[int]:
         return [0]
@@ -260,7 +250,7 @@ class BroadcastFeedMachine(FeedContract):
         return bool(self.medium.failed)
 
     def first_step(self, number: int) -> int:
-        packets = [(step, transport.decode(packet, NewSchedule)) for step, packet in self.medium.arrives.items()]
+        packets = [(step, transport.decode(packet, m.NewSchedule)) for step, packet in self.medium.arrives.items()]
         return min(step for step, schedule in packets if schedule.number == number)
 
     @precondition(lambda self: self.step > 5)
@@ -292,7 +282,7 @@ def broadcast_feed(of: ScheduleRank, rank: int, medium: Medium, **options: Any) 
     return BroadcastFeed(rank, of.switcher, broadcaster, WarnOnce(), **options)
 
 
-def step_of(rank: ScheduleRank, feed: ScheduleFeed, step: int, *messages: ToTraining) -> int | None:
+def step_of(rank: ScheduleRank, feed: ScheduleFeed, step: int, *messages: m.ToTraining) -> int | None:
     """Begins a step in which messages come; returns the schedule that the rank follows."""
     feed.step_begin(step, 0.1, messages)
     rank.switcher.step_begin(step)
@@ -304,9 +294,9 @@ def test_a_lease_that_ends_takes_all_ranks_off_the_pace_of_a_straggler_at_one_st
     ranks = [ScheduleRank(), ScheduleRank()]
     feeds = [broadcast_feed(of, rank, medium, monotonic=lambda: now_s[0]) for rank, of in enumerate(ranks)]
     runs: list[list[int | None]] = [[], []]
-    told: dict[int, list[ToTraining]] = {
-        0: [new_schedule(0), PaceLeaseRenewed(lease_s=10.0)],
-        12: [PaceLeaseRenewed(lease_s=60.0)],
+    told: dict[int, list[m.ToTraining]] = {
+        0: [new_schedule(0), m.PaceLeaseRenewed(lease_s=10.0)],
+        12: [m.PaceLeaseRenewed(lease_s=60.0)],
     }
     for step in range(20):
         now_s[0] += 2.0
@@ -331,7 +321,7 @@ def test_a_broadcast_packet_that_is_not_a_schedule_is_one_warning_on_each_rank(
 def test_only_rank_0_offers_what_the_helper_of_its_host_sends_to_all_ranks_there(rank: ScheduleRank) -> None:
     medium = Medium()
     feed = broadcast_feed(rank, 1, medium)
-    step_of(rank, feed, 0, new_schedule(0), PaceLeaseRenewed(lease_s=1e-9))
+    step_of(rank, feed, 0, new_schedule(0), m.PaceLeaseRenewed(lease_s=1e-9))
     step_of(rank, feed, 1)
     assert medium.outbox is None
 
@@ -348,5 +338,5 @@ def test_after_a_withdrawal_lower_numbers_are_not_taken_for_missed_ones(rank: Sc
     feed = ScheduleFeed(0, rank.switcher)
     assert step_of(rank, feed, 0, new_schedule(7), new_schedule(9, start_step=5)) is None
     assert ["a schedule after number 7 came too late" in text for text in rank.said] == [True]
-    assert step_of(rank, feed, 2, SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
+    assert step_of(rank, feed, 2, m.SchedulesWithdrawn(), new_schedule(2), new_schedule(3, start_step=4)) == 2
     assert [step_of(rank, feed, step) for step in (3, 4, 5)] == [2, 3, 3]

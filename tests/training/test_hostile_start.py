@@ -1,7 +1,5 @@
 """Training runs all its steps where the start of pfo-fs fails, whatever the reason: one warning, and exit code 0."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -84,7 +82,6 @@ def complaints(cases: list[Case], results: dict[str, Case], most_warnings: int =
 needs_filter = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64"
 )
-
 
 CALLS = (
     "memfd_create eventfd2 pidfd_open pipe2 ftruncate fallocate flock setsid vfork setpriority getpriority "

@@ -1,7 +1,5 @@
 """Where training is in its schedule; callbacks that are missing or misspelt are one warning that says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +18,12 @@ from pfo_fs.turns import Turn
 F, B = "forward", "backward"
 
 
-class Told(list[tuple[int, str, str]]):
-    def __call__(self, position: int, expected: str, got: str) -> None:
-        self.append((position, expected, got))
-
-
 class Tracker(InstructionTracker):
     """A tracker with its clock process, which keeps what people are told."""
 
     def __init__(self, clocks: FakeClocks | None = None, **options: Any) -> None:
-        self.clocks, self.told = clocks or FakeClocks(), Told()
-        super().__init__(self.clocks, **{"on_mismatch": self.told, **options})
+        self.clocks, self.told = clocks or FakeClocks(), list[tuple[Any, ...]]()
+        super().__init__(self.clocks, **{"on_mismatch": lambda *what: self.told.append(what), **options})
 
     def run(self, *names: str, step: int = 0, number: int = 0, **term: Any) -> None:
         self.step_begin(step, number, **term)
@@ -260,16 +253,12 @@ def test_a_schedule_of_the_order_before_is_not_followed_after_a_new_order_was_to
 # ---- callbacks that are missing or misspelt
 
 
-def ready_event() -> Any:
-    """A CUDA event that is ready at once."""
-    return SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
-
-
 @pytest.fixture(params=["training thread", "CUDA events"])
 def marked(request: pytest.FixtureRequest, told: list[str]) -> InstructionTracker:
     if request.param == "training thread":
         return InstructionTracker(FakeClocks(), on_wrong_marks=told.append)
-    return CudaEventTracker(FakeClocks(), ready_event, on_wrong_marks=told.append)
+    ready: Any = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda other: 0.0)
+    return CudaEventTracker(FakeClocks(), lambda: ready, on_wrong_marks=told.append)
 
 
 def call(marked: InstructionTracker, calls: str, steps: int) -> None:

@@ -1,8 +1,7 @@
 """What a program gives to `PFOFileOptimizer`: arguments, and the place of its process."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,18 +64,10 @@ def test_any_text_can_be_written_as_utf_8(given: object) -> None:
 # ---- a process finds its place without guessing
 
 
-class Mesh:
-    """What is used of a DeviceMesh."""
-
-    def __init__(self, shape: dict[str, int], at: dict[str, int]) -> None:
-        self.mesh_dim_names = tuple(shape)
-        self._sizes, self._at = list(shape.values()), list(at.values())
-
-    def get_local_rank(self, position: int) -> int:
-        return self._at[position]
-
-    def size(self, position: int) -> int:
-        return self._sizes[position]
+def mesh_of(**dims: tuple[int, int]) -> Any:
+    """What is used of a DeviceMesh, by the rank and the size of each dimension."""
+    at, sizes = ([dim[part] for dim in dims.values()] for part in (0, 1))
+    return SimpleNamespace(mesh_dim_names=tuple(dims), get_local_rank=at.__getitem__, size=sizes.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -97,43 +88,33 @@ def test_rank_and_world_size_come_from_the_launcher(environ: dict[str, str]) -> 
 
 
 def test_all_mesh_dimensions_but_pp_and_tp_are_replicas_and_arguments_win_over_them() -> None:
-    mesh: Any = Mesh(
-        {"dp_replicate": 2, "pp": 4, "dp_shard": 3, "tp": 2}, {"dp_replicate": 1, "pp": 3, "dp_shard": 2, "tp": 1}
-    )
+    mesh = mesh_of(dp_replicate=(1, 2), pp=(3, 4), dp_shard=(2, 3), tp=(1, 2))
     place = find_parallel_dims(rank=47, world_size=48, mesh=mesh, environ={})
     assert place == ParallelDims(47, 48, 1 * 3 + 2, 3, 1, 6, 4, 2)
     assert find_parallel_dims(rank=47, world_size=48, mesh=mesh, dp_rank=4, environ={}).dp_rank == 4
 
 
 @pytest.mark.parametrize(
-    ("given", "environ", "reason"),
+    ("given", "reason"),
     [
-        ({"world_size": 8, "pp_degree": 8}, {}, "rank is not known: .*set none of RANK, OMPI_COMM_.*, .*PMI_RANK"),
-        ({"pp_degree": 2}, {"WORLD_SIZE": "2"}, "rank is not known"),
-        ({"pp_degree": 1}, {"RANK": "zero"}, "RANK is 'zero'"),
-        ({"rank": 0, "world_size": 8}, {}, "pp_degree is not known"),
-        ({"rank": 0, "world_size": 8, "pp_degree": 3}, {}, "world_size 8 is not pp_degree 3"),
-        ({"rank": 0, "world_size": 8, "pp_degree": 0}, {}, "world_size 8 is not pp_degree 0"),
-        (
-            {"rank": 0, "world_size": 8, "pp_degree": 4},
-            {},
-            "pp_rank and dp_rank not known: pass mesh=, or pp_rank= and dp_rank=",
-        ),
-        (
-            {"rank": 0, "world_size": 4, "pp_degree": 4, "pp_rank": 4},
-            {},
-            "pp_rank 4 does not exist where pp_degree is 4",
-        ),
-        ({"rank": 4, "world_size": 4, "pp_degree": 4, "pp_rank": 0}, {}, "rank 4 does not exist where world_size is 4"),
-        ({"rank": 0, "world_size": 1, "mesh": Mesh({}, {})}, {}, "no dimension names"),
-        ({"rank": 0, "world_size": 1, "mesh": "pp"}, {}, "'pp' has no dimension names"),
+        ({"world_size": 8, "pp_degree": 8}, "rank is not known: .*set none of RANK, OMPI_COMM_.*, .*PMI_RANK"),
+        ({"pp_degree": 2, "environ": {"WORLD_SIZE": "2"}}, "rank is not known"),
+        ({"pp_degree": 1, "environ": {"RANK": "zero"}}, "RANK is 'zero'"),
+        ({"rank": 0, "world_size": 8}, "pp_degree is not known"),
+        ({"rank": 0, "world_size": 8, "pp_degree": 3}, "world_size 8 is not pp_degree 3"),
+        ({"rank": 0, "world_size": 8, "pp_degree": 0}, "world_size 8 is not pp_degree 0"),
+        ({"rank": 0, "world_size": 8, "pp_degree": 4}, "pp_rank and dp_rank not known: pass mesh=, or pp_rank= and"),
+        ({"rank": 0, "world_size": 4, "pp_degree": 4, "pp_rank": 4}, "pp_rank 4 does not exist where pp_degree is 4"),
+        ({"rank": 4, "world_size": 4, "pp_degree": 4, "pp_rank": 0}, "rank 4 does not exist where world_size is 4"),
+        ({"rank": 0, "world_size": 1, "mesh": mesh_of()}, "no dimension names"),
+        ({"rank": 0, "world_size": 1, "mesh": "pp"}, "'pp' has no dimension names"),
     ],
 )
 def test_what_is_missing_or_contradictory_is_an_error_that_says_what_to_pass(
-    given: dict[str, Any], environ: dict[str, str], reason: str
+    given: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        find_parallel_dims(**given, environ=environ)
+        find_parallel_dims(**{"environ": {}, **given})
 
 
 def test_one_process_needs_nothing_but_the_degree() -> None:

@@ -1,7 +1,5 @@
 """All ranks of a job hear of what went wrong on any of them, and none waits for one that has given up."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +24,10 @@ from pfo_fs.training.schedule_feed import ScheduleSwitcher
 RANKS = 3
 
 
-class Exchange:
-    """What `torch.distributed` does for the ranks, which are threads here."""
-
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(RANKS)
-        self.values: dict[int, Any] = {}
-
-
 class ThreadCollectives(Collectives):
     """The collectives of one thread; a rank that waits for ever is an error after `HANGS_AFTER_S`."""
 
-    def __init__(self, rank: int, exchange: Exchange) -> None:
+    def __init__(self, rank: int, exchange: Any) -> None:
         super().__init__(rank, RANKS, None)
         self._exchange = exchange
 
@@ -64,7 +54,8 @@ def join_all(
     **changed: Any,
 ) -> list[JoinedJob | BaseException]:
     """Joins all ranks of a job; `strict` and `changed` may give a value for one rank as `{rank: value}`."""
-    exchange = Exchange()
+    # What `torch.distributed` does for the ranks, which are threads here.
+    exchange = SimpleNamespace(barrier=threading.Barrier(RANKS), values={})
     results: list[Any] = [None] * RANKS
 
     def join(rank: int) -> None:
@@ -107,17 +98,6 @@ def join_all(
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFO_FS_GPU", "simulated")
     monkeypatch.setenv("PFO_FS_SIM_DIR", str(tmp_path / "sim"))
-
-
-def fail_on(monkeypatch: pytest.MonkeyPatch, rank: int, error: Exception) -> None:
-    """Makes finding the GPU fail on one rank."""
-
-    def find(device: int | None) -> str:
-        if device == rank:
-            raise error
-        return "simulated:joining"
-
-    monkeypatch.setattr(joining, "find_gpu_spec", find)
 
 
 def error_of_all(results: list[JoinedJob | BaseException]) -> tuple[type, str]:
@@ -165,13 +145,18 @@ def test_what_fails_on_one_rank_is_one_warning_and_with_strict_the_same_error_on
 ) -> None:
     original = HelperClient.request
 
+    def find(device: int | None) -> str:
+        if device == 2:
+            raise DeviceError("there is no such GPU")
+        return "simulated:joining"
+
     def request(client: HelperClient, message: Any, reply: Any, timeout_s: float) -> Any:
         if isinstance(message, JoinJob) and threading.current_thread().name == "rank 2":
             raise AlreadyClaimed("another process is rank 2")
         return original(client, message, reply, timeout_s)
 
     if what == "gpu":
-        fail_on(monkeypatch, 2, DeviceError("there is no such GPU"))
+        monkeypatch.setattr(joining, "find_gpu_spec", find)
     else:
         monkeypatch.setattr(HelperClient, "request", request)
     jobs = join_all(tmp_path, strict=strict)

@@ -1,7 +1,5 @@
 """Clocks from loads in real DistributedDataParallel jobs on gloo, on simulated GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 from commands import pfo_fs
 from power_limit_fakes import limits_set
-from running import pids_with, wait_for, wait_for_end
+from running import pids_with, wait_for
 from torchrun import clocks_mhz, torchrun
 
 from pfo_fs import LoadClocks, PfoError
@@ -20,7 +18,6 @@ from pfo_fs import LoadClocks, PfoError
 PROGRAM = Path(__file__).with_name("load_clocks_rank.py")
 EXAMPLES = PROGRAM.parents[2] / "examples"
 TOP_MHZ = 1410
-OTHER_FILE = '{"measurements": []}'
 
 
 class Job:
@@ -45,15 +42,6 @@ class Job:
     def lowered(self) -> int:
         """How often the clock of a GPU was lowered."""
         return sum(0 < mhz < TOP_MHZ for rank in range(2) for mhz in self.clocks_mhz(rank))
-
-
-@pytest.fixture(scope="module")
-def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job whose profile is a file of something else, and whose rank 1 gives no load at step 20, and closes at 27."""
-    folder = tmp_path_factory.mktemp("disturbed")
-    other = folder / "other.json"
-    other.write_text(OTHER_FILE)
-    return Job(folder, steps=30, none_at=20, closes_at=27, options={"profile_path": str(other)})
 
 
 @pytest.mark.slow
@@ -97,9 +85,18 @@ def test_clocks_stay_the_highest_where_nothing_marks_the_end_of_work_and_somebod
 
 
 @pytest.mark.slow
-def test_a_missing_load_is_one_warning_and_default_clocks_for_that_step(disturbed: Job) -> None:
-    assert ["no load" in text for text in disturbed.said[1]["warnings"]].count(True) == 1
-    assert disturbed.lowered()
+def test_a_missing_load_is_one_warning_a_rank_that_closes_leaves_default_clocks_and_a_foreign_profile_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"measurements": []}')
+    job = Job(tmp_path, steps=30, none_at=20, closes_at=27, options={"profile_path": str(other)})
+    assert ["no load" in text for text in job.said[1]["warnings"]].count(True) == 1
+    assert job.lowered()
+    assert any("cannot exchange loads any more" in text for text in job.said[0]["warnings"])
+    assert job.clocks_mhz(0)[-1] == job.clocks_mhz(1)[-1] == 0
+    assert other.read_text() == '{"measurements": []}'
+    assert any("neither used nor written" in text for text in job.said[0]["warnings"])
 
 
 @pytest.mark.slow
@@ -118,18 +115,6 @@ def test_a_compiled_module_trains_and_its_backward_is_seen(tmp_path: Path) -> No
     job = Job(tmp_path, steps=15, compiled=True)
     assert not job.said[0]["warnings"]
     assert "loads explain" in job.said[0]["status"]
-
-
-@pytest.mark.slow
-def test_a_rank_that_closes_in_the_middle_leaves_the_others_training_at_default_clocks(disturbed: Job) -> None:
-    assert any("cannot exchange loads any more" in text for text in disturbed.said[0]["warnings"])
-    assert disturbed.clocks_mhz(0)[-1] == disturbed.clocks_mhz(1)[-1] == 0
-
-
-@pytest.mark.slow
-def test_a_profile_that_is_a_file_of_something_else_is_left_alone(disturbed: Job) -> None:
-    assert (disturbed.shared_dir.parent / "other.json").read_text() == OTHER_FILE
-    assert any("neither used nor written" in text for text in disturbed.said[0]["warnings"])
 
 
 def test_one_rank_alone_is_told_that_it_has_nobody_to_wait_for(
@@ -167,7 +152,7 @@ def test_after_a_restart_of_torchrun_the_ranks_join_again_and_in_the_end_nothing
     try:
         job = Job(tmp_path, restarts=1, steps=30, dies_at=26)
         assert "loads explain" in job.said[0]["status"]
-        wait_for_end("PFO_FS_SIM_DIR", sim_dir)
+        wait_for(lambda: not pids_with("PFO_FS_SIM_DIR", sim_dir), what="the end of all processes")
     finally:
         for pid in pids_with("PFO_FS_SIM_DIR", sim_dir):
             os.kill(pid, signal.SIGKILL)

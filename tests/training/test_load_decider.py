@@ -1,7 +1,5 @@
 """The process that decides, and the exchange in each clock process: connections, secrets, endings."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import select
@@ -11,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from clock import replace_time
@@ -266,10 +264,8 @@ def test_the_search_for_the_process_that_decides_holds_nobody_up_also_while_a_na
 def test_training_hears_where_the_process_that_decides_was_not_reached_and_why(
     monkeypatch: pytest.MonkeyPatch, exchanging: Callable[..., Exchanging]
 ) -> None:
-    def look_up(*_: object, **__: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    unknown = socket.gaierror(-2, "Name or service not known")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=unknown))
     notes: list[str] = []
     with pytest.raises(OSError, match=r"node7\.cluster:4711: Name or service not known"):
         connect([("node7.cluster", 4711)], TOKEN, 1, within_s=0.1, note=notes.append)
@@ -284,17 +280,15 @@ NUMBERS = st.floats(-1e12, 1e12)
 
 
 @given(
-    st.integers(-1, 2**40),
-    st.integers(0, 2**40),
-    st.integers(-1, 2**15),
-    st.integers(-1, 60_000),
-    st.lists(NUMBERS, max_size=9),
-    st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
+    st.builds(
+        StepBegun,
+        *(st.integers(low, high) for low, high in ((-1, 2**40), (0, 2**40), (-1, 2**15), (-1, 60_000))),
+        st.just(1.5),
+        st.lists(NUMBERS, max_size=9).map(tuple),
+        st.lists(st.tuples(st.integers(0, 2**40), NUMBERS, NUMBERS), max_size=4),
+    )
 )
-def test_what_training_tells_arrives_as_it_was(
-    posts: int, runs: int, turn: int, mhz: int, load: list[float], ended: list[Any]
-) -> None:
-    told = StepBegun(posts, runs, turn, mhz, 1.5, tuple(load), ended)
+def test_what_training_tells_arrives_as_it_was(told: StepBegun) -> None:
     assert message_of(packed(told), StepBegun) == told
 
 

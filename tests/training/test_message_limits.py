@@ -1,7 +1,5 @@
 """What a helper sends is checked where it arrives: nothing out of range reaches the training thread."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 
@@ -12,18 +10,8 @@ from pfo_fs.helper.client import HelperClient
 from pfo_fs.ipc import transport
 from pfo_fs.ipc.messages import NewSchedule
 
-GOOD: dict[str, Any] = {
-    "type": "NewSchedule",
-    "number": 1,
-    "start_step": 5,
-    "until": 0,
-    "after": -1,
-    "turns": [],
-    "plans": [{"frequencies": [["forward", 900]]}],
-    "ranks": {0: 0},
-}
-
-
+GOOD: dict[str, Any] = {"type": "NewSchedule", "number": 1, "start_step": 5, "until": 0, "after": -1, "turns": []}
+GOOD |= {"plans": [{"frequencies": [["forward", 900]]}], "ranks": {0: 0}}
 WRONG = [
     *({field: value} for field in ("number", "start_step", "until", "after") for value in (2**63, 2**64 - 1, -2, 1.5)),
     *({"turns": turns} for turns in ([4], [-1], [1.5], [1] * 1025)),

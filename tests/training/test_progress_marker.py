@@ -1,7 +1,5 @@
 """What training tells the clock process about the progress of the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +12,7 @@ from pfo_fs.device import shared_page
 from pfo_fs.device.clocks.clock_requests import ClockRequests
 from pfo_fs.device.clocks.latency_model import LatencyModel
 from pfo_fs.device.gpu.driver_errors import NEVER
-from pfo_fs.device.shared_page import (
-    FOLLOWS,
-    LAUNCHED,
-    POINT_MASK,
-    PROGRESS,
-    REPLAYED,
-    SLEEPING,
-    TURNS,
-    UNMARKED,
-)
+from pfo_fs.device.shared_page import FOLLOWS, LAUNCHED, POINT_MASK, PROGRESS, REPLAYED, SLEEPING, TURNS, UNMARKED
 from pfo_fs.errors import DeviceError
 from pfo_fs.turns import Turn
 
@@ -162,9 +151,8 @@ def test_the_longest_schedule_is_followed_to_its_end(training: Training) -> None
 
 def test_a_page_with_nonsense_in_it_leads_to_no_error(training: Training) -> None:
     for progress, slot in ((-1, 1 << 40), (1 << 62, -7), (5, 3), ((1 << 32) - 1, 2)):
-        training.clocks.words[TURNS : TURNS + 16] = memoryview(
-            b"".join([slot.to_bytes(8, "little", signed=True)] * 16)
-        ).cast("q")
+        for turn in range(16):
+            training.clocks.words[TURNS + turn] = slot
         training.clocks.words[PROGRESS] = progress
         training.now_ns += MS
         assert training.requests.wanted(training.now_ns) == 0

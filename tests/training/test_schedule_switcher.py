@@ -1,7 +1,5 @@
 """Which schedule is followed at which step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Stream marks, against a driver that does at once what it is told (fake_libcuda.c), and when they are used."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -33,8 +33,8 @@ PLACE = GpuPlace(UUIDS[GPU], "NVIDIA A100", f"0000:{GPU + 0x3B:02x}:00.0")
 class ZeusdBench:
     """zeusd, and the means to look behind it: the same of each way to set clocks."""
 
-    def __init__(self, folder: Path) -> None:
-        self.zeusd = Zeusd(folder / "zeusd.sock")
+    def __init__(self, zeusd: Zeusd) -> None:
+        self.zeusd = zeusd
 
     def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return ZeusdBackend(PLACE, path=str(self.zeusd.path), within_s=within_s)
@@ -55,14 +55,10 @@ class ZeusdBench:
     def calls_begun(self) -> int:
         return sum(method == "POST" for method, _, _ in self.zeusd.requests)
 
-    def close(self) -> None:
-        self.zeusd.close()
-
 
 class SudoBench:
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sudo = Sudo(folder)
-        monkeypatch.setenv("PATH", self.sudo.path)
+    def __init__(self, sudo: Sudo) -> None:
+        self.sudo = sudo
 
     def backend(self, within_s: float = HANGS_AFTER_S) -> ClockBackend:
         return SudoBackend(PLACE, asked=True, within_s=within_s)
@@ -88,20 +84,15 @@ class SudoBench:
     def calls_begun(self) -> int:
         return sum(line.split()[1] == "begins" for line in self.sudo.calls)
 
-    def close(self) -> None:
-        self.hang(False)
-
 
 Bench: TypeAlias = ZeusdBench | SudoBench
 
 
 @pytest.fixture(params=["zeusd", "sudo"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest) -> Bench:
     """A way through another program; what NVML itself does: `gpu/test_gpu_contract.py`."""
-    (tmp_path / "bench").mkdir()
-    made = ZeusdBench(tmp_path / "bench") if request.param == "zeusd" else SudoBench(tmp_path / "bench", monkeypatch)
-    yield made
-    made.close()
+    stand_in = request.getfixturevalue(request.param)
+    return ZeusdBench(stand_in) if isinstance(stand_in, Zeusd) else SudoBench(stand_in)
 
 
 def test_clocks_and_limit_are_those_of_the_right_gpu_when_the_call_returns(bench: Bench) -> None:
@@ -164,24 +155,28 @@ def nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
     return fake
 
 
-def gpu_with(choice: str) -> BackedGpu:
-    return BackedGpu(NvmlGpu(UUIDS[GPU]), choice)
+@pytest.fixture
+def gpu(nvml: FakeNvml) -> Iterator[BackedGpu]:
+    gpu = BackedGpu(NvmlGpu(UUIDS[GPU]), "auto")
+    yield gpu
+    gpu.close()
 
 
-def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(nvml: FakeNvml, zeusd: Zeusd) -> None:
+def test_auto_takes_nvml_where_it_is_permitted_and_asks_nothing_else(
+    nvml: FakeNvml, zeusd: Zeusd, gpu: BackedGpu
+) -> None:
     nvml.fails.clear()
-    gpu = gpu_with("auto")
     assert gpu.clock_backend == "none"
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(210)
     assert gpu.clock_backend == "nvml"
     assert nvml.locked == [(GPU, 0), (GPU, 210)]
     assert zeusd.requests == []
-    gpu.close()
 
 
-def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    gpu = gpu_with("auto")
+def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(
+    nvml: FakeNvml, zeusd: Zeusd, gpu: BackedGpu
+) -> None:
     assert gpu.try_reset() == ""
     gpu.lock_clock_mhz(1395)
     assert gpu.clock_backend == "zeusd"
@@ -189,7 +184,6 @@ def test_auto_takes_the_first_way_that_works_and_reads_through_nvml(nvml: FakeNv
     assert gpu.energy_j() == 5.0
     assert gpu.supported_clocks_mhz()[0] == 1410
     assert nvml.locked == []
-    gpu.close()
 
 
 def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +197,9 @@ def test_zeusd_sets_an_amd_gpu_and_resets_all_its_clocks(zeusd: Zeusd, monkeypat
     ]  # fmt: skip
 
 
-def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(nvml: FakeNvml, zeusd: Zeusd) -> None:
-    gpu = gpu_with("auto")
+def test_a_power_limit_as_the_first_change_chooses_without_a_reset_of_clocks(zeusd: Zeusd, gpu: BackedGpu) -> None:
     gpu.set_power_limit_w(gpu.power_limit_w())
     assert zeusd.done == [(GPU, "set_power_limit", {"power_limit_mw": 400_000})]
-    gpu.close()
 
 
 def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml, zeusd: Zeusd, sim_dir: Path) -> None:
@@ -222,8 +214,7 @@ def test_a_cap_in_place_of_a_clock_goes_the_first_way_that_works(nvml: FakeNvml,
     gpu.close()
 
 
-def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
-    gpu = gpu_with("auto")
+def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml, gpu: BackedGpu) -> None:
     why = gpu.try_reset()
     for text in (
         "nvml: unlocking the clocks",
@@ -237,20 +228,17 @@ def test_auto_says_of_each_way_why_it_does_not_work(nvml: FakeNvml) -> None:
     with pytest.raises(DevicePermissionError):
         gpu.lock_clock_mhz(210)
     assert nvml.locked == []
-    gpu.close()
 
 
-def test_auto_passes_over_a_zeusd_that_hangs(nvml: FakeNvml, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_passes_over_a_zeusd_that_hangs(zeusd: Zeusd, gpu: BackedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pfo_fs.device.clock_backends.zeusd.CALL_WITHIN_S", 0.3)
     zeusd.runs.clear()
-    gpu = gpu_with("auto")
     assert "did not answer within 0.3 s" in gpu.try_reset()
-    gpu.close()
 
 
 def test_none_measures_only(nvml: FakeNvml) -> None:
     nvml.fails.clear()
-    gpu = gpu_with("none")
+    gpu = BackedGpu(NvmlGpu(UUIDS[GPU]), "none")
     assert "measured" in gpu.try_reset()
     for change in (lambda: gpu.lock_clock_mhz(210), gpu.reset_clocks, lambda: gpu.set_power_limit_w(300)):
         with pytest.raises(DevicePermissionError):
@@ -339,10 +327,11 @@ def test_an_unusable_socket_is_a_reason_with_the_remedy(tmp_path: Path, monkeypa
 
 
 @pytest.fixture
-def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sudo:
+def sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sudo]:
     stand_in = Sudo(tmp_path)
     monkeypatch.setenv("PATH", stand_in.path)
-    return stand_in
+    yield stand_in
+    (tmp_path / "slow").unlink(missing_ok=True)  # a call that hangs ends
 
 
 @pytest.mark.parametrize(

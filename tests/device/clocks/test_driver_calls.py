@@ -149,18 +149,21 @@ def test_a_hanging_driver_stops_no_other(path: str, monkeypatch: pytest.MonkeyPa
     assert driver.waited_ns >= 20_000_000
 
 
-@pytest.mark.parametrize("what", ["a folder", "a link", "a pipe", "no folder for it"])
-def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.mkdir,
+        lambda path: path.symlink_to(path.parents[1] / "elsewhere"),
+        os.mkfifo,
+        lambda path: path.parent.rmdir(),
+    ],
+    ids=["a folder", "a link", "a pipe", "no folder for it"],
+)
+def test_without_a_usable_file_a_process_is_alone(tmp_path: Path, make: Callable[[Path], object]) -> None:
     path, elsewhere = tmp_path / "run" / "driver", tmp_path / "elsewhere"
     elsewhere.write_bytes(b"mine")
     path.parent.mkdir()
-    make: dict[str, Callable[[], object]] = {
-        "a folder": path.mkdir,
-        "a link": lambda: path.symlink_to(elsewhere),
-        "a pipe": lambda: os.mkfifo(path),
-        "no folder for it": path.parent.rmdir,
-    }
-    make[what]()
+    make(path)
     driver = HostDriver(str(path))
     with driver.access():
         assert driver.gpus == 1

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from fake_nvml import ALWAYS, FUNCTIONS, Fault
@@ -232,10 +233,7 @@ def test_a_clock_that_its_trainer_has_locked_itself_is_reset_too(bench: Make) ->
 def test_measuring_that_fails_does_not_end_the_setting_of_clocks(
     bench: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: object, **__: object) -> bool:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(Reporter, "progress", broken)
+    monkeypatch.setattr(Reporter, "progress", Mock(side_effect=RuntimeError("broken")))
     one = bench()
     assert a_job(one, 20.0) == 0
     assert {1395, 210, 0} <= set(one.nvml.set_mhz)

@@ -47,7 +47,6 @@ class SimulatedBench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.monkeypatch = monkeypatch
         self.folder = folder
-        monkeypatch.setenv("PFO_FS_SIM_DIR", str(folder))
 
     def refuse_all_changes(self) -> None:
         self.monkeypatch.setenv("PFO_FS_SIM_FAULT", "permission")
@@ -89,11 +88,9 @@ Bench: TypeAlias = NvmlBench | SimulatedBench | AmdBench
 
 
 @pytest.fixture(params=["simulated", "nvml", "amd"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    for variable in ("PFO_FS_DRY_RUN", "PFO_FS_SIM_FAULT", "PFO_FS_SIM_MODEL"):
-        monkeypatch.delenv(variable, raising=False)
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, sim_dir: Path) -> Bench:
     if request.param == "simulated":
-        return SimulatedBench(monkeypatch, tmp_path)
+        return SimulatedBench(monkeypatch, sim_dir)
     return NvmlBench(monkeypatch) if request.param == "nvml" else AmdBench(monkeypatch)
 
 

@@ -256,7 +256,6 @@ def test_without_a_reading_there_is_only_the_time(monkeypatch: pytest.MonkeyPatc
     times_ns = iter((S, 2 * S, 3 * S))
     replace_time(monkeypatch, step_metrics.__name__, monotonic_ns=lambda: next(times_ns))
     metrics = StepMetrics([memoryview(bytearray(WORDS * 8)).cast("q")])
-    metrics.step_begins()
-    metrics.step_begins()
-    metrics.step_begins()
+    for _ in range(3):
+        metrics.step_begins()
     assert metrics.since_last(1400) == {"pfo_fs/step_time_s": 1.0}
