@@ -249,6 +249,8 @@ def test_default_clocks_below_the_highest_ones_are_noticed() -> None:
 
 
 def test_schedules_of_a_plan_name_the_instructions_of_each_rank() -> None:
+    longer = FrequencySchedule(rank=0, frequencies=[("forward", 900)] * (2 * MICROBATCHES + 1))
+    assert beliefs_of().layout.run_by(0, longer) == []
     beliefs = probed(dp=2)
     model = model_of(beliefs)
     plan = model.plan(1.0005)
