@@ -129,6 +129,8 @@ def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -
     beliefs = probed()
     model = model_of(beliefs)
     nodes = len(model.problem.pipeline.instructions)
+    model.stretches = [0] * 7 + [1] * 9
+    assert not model.one_stretch, "the first rank has two"
     plan, near = (ClockPlan(((mhz,) * nodes,)) for mhz in (1111, 1110))
     assert model.judge(plan) == model.judge(near)
     schedules = model.schedules(plan)
