@@ -311,7 +311,7 @@ def _has_figures(result: ProfilingResult) -> bool:
     return (
         bool(times)
         and len(result.iter_energy) == count
-        and len(result.iter_span) in (0, count)
+        and {len(result.iter_span), len(result.iter_step)} <= {0, count}
         and all(0 < time_s < math.inf for time_s in times)
         and all(map(math.isfinite, result.iter_energy))
     )

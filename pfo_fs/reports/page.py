@@ -169,7 +169,8 @@ def pipeline(data: JobData) -> dict[str, object]:
     first = measured.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
     degree = data.job.job_info.dp_degree
-    name = f"Step {first.first_step + number} under schedule {window.number}"
+    step = first.result.iter_step[number] if first.result.iter_step else first.first_step + number
+    name = f"Step {step} under schedule {window.number}"
     lead = [
         f"{name}, pipeline 0{f' of {degree}' if degree > 1 else ''}.",
         "Low boxes are forwards, high ones backwards; gaps are waiting.",
