@@ -141,7 +141,7 @@ def _schedule_table(data: JobData) -> dict[str, object]:
             row += ["–" if value is None else f"{value:,.0f}" for value in (measured.energy_j, measured.power_w)]
         rows.append(row)
     return {
-        "caption": "All schedules",
+        "caption": "All schedules" if len(rows) == len(data.windows) else f"The newest {len(rows):,} schedules",
         "lead": "The first schedules ran on colder GPUs, which draw less.",
         "head": ["schedule", "from step", "what", "mean clock MHz", "time s", "energy J", "power W"],
         "rows": rows,
