@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.goals import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, goal_text, measured_text
 from pfo_fs.autotune.job_layout import ClockPlan
 from pfo_fs.autotune.judgements import Figure, Judgement, ModelError, Trial, expected_offset, highest_scatter
+from pfo_fs.models import Target
 
 OF_ALL, OF_ONE = 0.001, 0.0003
 ERROR = ModelError(OF_ALL, OF_ONE)
@@ -137,3 +138,4 @@ def test_of_a_plan_that_was_not_measured_nothing_is_said() -> None:
 
 def test_at_the_highest_clocks_there_is_nothing_to_compare() -> None:
     assert measured_text(Judgement(0.0, 0.0, 0.0, 0.0, 0.0), None) == "all at max clocks"
+    assert goal_text(PlanGoal(Target(slowdown=1.0), {1: 0.8}), "", {}) == "target: no slowdown"
