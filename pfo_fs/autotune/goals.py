@@ -79,13 +79,9 @@ def goal_text(goal: PlanGoal, impossibility: str, reasons: Mapping[int, str]) ->
     text = f"target: {goal.target}"
     if impossibility:
         text += f", {IMPOSSIBLE}: {impossibility}"
-    if goal.slowdowns:
-        names = ", ".join(
-            "announced"
-            if pipeline == OUTSIDE_THE_JOB
-            else f"pipeline {pipeline} ({reasons.get(pipeline, 'announced')})"
-            for pipeline in sorted(goal.slowdowns)
-        )
+    if slow := sorted(goal.slow_pipelines):
+        told = {each: f"pipeline {each} ({reasons.get(each, 'announced')})" for each in slow}
+        names = ", ".join("announced" if each == OUTSIDE_THE_JOB else told[each] for each in slow)
         text += f"; pace of a straggler, {max(goal.slowdowns.values()):.2f} times as slow: {names}"
     return text
 

@@ -121,9 +121,9 @@ class JobLayout:
     def run_by(self, rank: int, schedule: FrequencySchedule | None) -> list[RunInstruction]:
         """Returns what a rank ran: its order, at the clocks of its schedule."""
         order = self.order(rank)
-        clocks_mhz = [0] * len(order) if schedule is None else [mhz for _, mhz in schedule.frequencies]
-        # A rank did not run a schedule that is shorter than its order: `numbered_iterations` finds no such run.
-        return [(name, stage, mhz) for (name, stage), mhz in zip(order, clocks_mhz, strict=False)]
+        clocks = [0] * len(order) if schedule is None else [mhz for _, mhz in schedule.frequencies]
+        # A rank did not run a schedule of another length than its order: `numbered_iterations` finds no such run.
+        return [(*kind, mhz) for kind, mhz in zip(order, clocks, strict=True)] if len(clocks) == len(order) else []
 
     @property
     def kinds(self) -> list[Kind]:

@@ -253,7 +253,7 @@ class JobModel:
     @property
     def one_stretch(self) -> bool:
         """Whether an iteration holds only one stretch of each rank."""
-        return len(set(self.stretches)) == len(self.problem.pipeline.orders)
+        return all(self.stretches[end - 1] == rank for rank, end in enumerate(self.problem.pipeline.first_nodes[1:]))
 
     def mixed(self, plan: ClockPlan, other: ClockPlan, every: int, first: int = 0) -> ClockPlan:
         """Returns a plan in which some stretches of each rank have the clocks of another plan.

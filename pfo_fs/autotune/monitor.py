@@ -74,7 +74,7 @@ class Monitor:
         self._expected_s: Mapping[tuple[int, int], float] = {}
         self._tests: dict[int, _Test] = {}
         self._common = _Test(0.0)
-        self._number = -1
+        self._number = self._given_up = -1  # of the schedule; of the last step judged without all pipelines
         self._step: dict[int, dict[int, IterationTime]] = {}
         self.reasons: dict[int, str] = {}
 
@@ -109,16 +109,19 @@ class Monitor:
         stragglers: Mapping[int, float] | None = None
         for time in iteration_times:
             if time.number != self._number:
-                self._number = time.number
+                self._number, self._given_up = time.number, -1
                 self._step.clear()
                 self._forget()
             pipeline = time.pipeline
-            if not 0 <= pipeline < self._pipelines or not 0 < time.span_s < math.inf or pipeline in announced:
+            is_valid = 0 <= pipeline < self._pipelines and 0 < time.span_s < math.inf
+            if not is_valid or pipeline in announced or time.step <= self._given_up:
                 continue
             of_step = self._step.setdefault(time.step, {})
             of_step[pipeline] = time
             complete = [time.step] if len(of_step) == self._pipelines - len(announced) else []
-            for step in [*complete, *sorted(self._step.keys() - complete)[:-_KEPT]]:  # or a pipeline has not reported
+            given_up = sorted(self._step.keys() - complete)[:-_KEPT]  # a pipeline has not reported
+            self._given_up = max([self._given_up, *given_up])
+            for step in [*complete, *given_up]:
                 now = self._add_step(list(self._step.pop(step).values()), known)
                 stragglers = stragglers if now is None else now
         return stragglers

@@ -17,6 +17,7 @@ from pfo_fs.cli.terminal import (
     out,
     print_json,
     say,
+    wrong_usage,
 )
 
 _MAX_ROWS = 24
@@ -70,13 +71,12 @@ def plan(
         solve_frontier,
     )
 
-    given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "power": power}
+    given = {"slowdown": slowdown, "deadline": deadline, "straggler": straggler, "power": power, "frontier": frontier}
     asked = {name: value for name, value in given.items() if value is not None}
-    if len(asked) + (frontier is not None) > 1:
-        names = [*asked, *(["frontier"] if frontier is not None else [])]
-        fail(f"give only one of {', '.join('--' + name for name in names)}")
+    if len(asked) > 1:
+        wrong_usage(f"give only one of {', '.join('--' + name for name in asked)}")
     if frontier is not None and solver != "lp":
-        fail("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
+        wrong_usage("--frontier works with --solver lp only; leave --solver out, or give lowtime one plan at a time")
     waiting_w = plan_parts.blocking_power_asked_w(p2p_power, gpu)
     measured = plan_parts.read_dump(profile) if profile.is_dir() else read_profile(profile)
     pipeline = make_pipeline(schedule, measured.num_stages, num_microbatches, num_ranks=num_ranks)

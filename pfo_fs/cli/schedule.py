@@ -155,7 +155,8 @@ def _problems(folder: JobFolder, content: bytes) -> tuple[list[dict[str, object]
         document.check_straggler(body.job_info.dp_degree)
         data = collect_job(folder, newest=1)
         document.check_until(data.last_step + 1)
-        schedules = document.resolve(body.job_info, infos, RankRegistry(folder, infos).orders())
+        planned = [schedule for window in data.windows for schedule in window.schedules.values()]
+        schedules = document.resolve(body.job_info, infos, RankRegistry(folder, infos).orders(planned))
     except ScheduleProblems as error:
         return [{"line": problem.line, "reason": problem.reason} for problem in error.problems], None
     except PlanError as error:

@@ -307,7 +307,8 @@ class Coordinator:
                 self._no_answer(error)
 
     def _no_answer(self, error: StoreError | RecordError) -> None:
-        self._note(logging.WARNING, f"the shared directory does not answer: {error.args[-1]}")
+        what = "the shared directory does not answer: " if isinstance(error, StoreUnavailable) else ""
+        self._note(logging.WARNING, f"{what}{error.args[-1]}")
 
     def _note(self, level: int, text: str) -> None:
         """Logs a text that every poll may report: once, and again if its cause comes back later (`LogOnce`)."""

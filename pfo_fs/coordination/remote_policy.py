@@ -96,6 +96,9 @@ def serve(connection: Connection, limits: PolicyLimits, log_level: int, call: Po
             log.exception("the scheduler failed")
             text = f"the scheduler failed: {type(error).__name__}: {plain_text(str(error))}"
             data = pickle.dumps(("failed", (text, None), lines.taken()))
+        if len(data) > _MOST_REPLY_BYTES:
+            text = f"the scheduler's answer is longer than {_MOST_REPLY_BYTES >> 20} MiB"
+            data = pickle.dumps(("failed", (text, None), []))
         connection.send_bytes(data)
 
 

@@ -200,7 +200,7 @@ class ServedJobs:
             if coordinator.state != "ended" and self.monotonic() >= entry.look_at:
                 idle_s = self.folders.silent_s(job_id)
                 entry.look_at = self.monotonic() + max(0.0, self.max_idle_s - idle_s)
-                if idle_s > self.max_idle_s:
+                if idle_s > self.max_idle_s and coordinator.still_leads():
                     coordinator.end("idle", f"no activity for {idle_s:.0f} s")
                     log.warning("job %s: no activity for %.0f s; ended and archived", job_id, idle_s)
                     self.folders.over(job_id, -math.inf)

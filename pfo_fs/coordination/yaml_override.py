@@ -102,7 +102,7 @@ class YamlOverride:
             content = self.folder.read_file(layout.YAML)
         except StoreError as error:
             if error.errno in _REFUSED:
-                self._is_refused = True
+                self._is_refused, self._absent_since, self._absences = True, None, 0
                 self.problem = str(error.args[-1])
                 if error.errno == errno.EACCES:
                     self.problem += "; let the daemon's user read it (chmod a+r schedule.yaml)"

@@ -97,7 +97,7 @@ def stage_clocks(problem: Problem) -> Combinations:
     table, same = problem.table, equal_clocks(problem)
     rows = [[row for row, kind in enumerate(table.kinds) if kind[0] == s] for s in range(problem.pipeline.num_stages)]
     has: Array = np.array([np.isfinite(table.time_s[of]).all(axis=0) for of in rows])
-    if not has.any(axis=1).all():
+    if not (all(rows) and has.any(axis=1).all()):
         return same
     forwards = [min(of, key=lambda row: table.kinds[row][1] != "forward") for of in rows]
     forward_s = table.time_s[forwards]

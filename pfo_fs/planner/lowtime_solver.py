@@ -55,6 +55,8 @@ def lowtime_plans(problem: Problem, unit_time_s: float = UNIT_TIME_S) -> Iterato
         warnings.simplefilter("ignore")  # the fits of bad first guesses overflow
         try:
             graph, operations = _graph(problem, unit_time_s)
+        except PlannerError:
+            raise
         except (ValueError, RuntimeError) as error:
             raise PlannerError(f"lowtime cannot fit its cost model to {problem.profile.source}: {error}") from error
         for result in PhillipsDessouky(graph).run():
@@ -79,11 +81,8 @@ def lowtime_plan(problem: Problem, deadline_s: float, unit_time_s: float = UNIT_
         if best is not None and computed_s < deadline_s * (1 - _OVERSHOOT):
             break
     if best is None:
-        raise Impossible(
-            f"lowtime has no plan within {deadline_s:.6g} s; its fastest takes {shortest_s:.6g} s",
-            asked=deadline_s,
-            best=shortest_s,
-        )
+        text = f"lowtime has no plan within {deadline_s:.6g} s; its fastest takes {shortest_s:.6g} s"
+        raise Impossible(text, asked=deadline_s, best=shortest_s)
     return best.replace(deadline_s=deadline_s, seconds=seconds)
 
 

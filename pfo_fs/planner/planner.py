@@ -115,12 +115,8 @@ class Planner:
         if name == "power":
             return self._within_power(value)
         if name == "slowdown" and value < 1.0:
-            raise Impossible(
-                f"a slowdown of {value:g} is faster than the fastest plan ({self.fastest_s:.6g} s); "
-                "ask for 1.0 or more",
-                asked=value,
-                best=1.0,
-            )
+            text = f"a slowdown of {value:g} is faster than the fastest plan ({self.fastest_s:.6g} s)"
+            raise Impossible(f"{text}; ask for 1.0 or more", asked=value, best=1.0)
         return self._within(value * self.fastest_s if name == "slowdown" else value, straggler=name == "straggler")
 
     def fastest(self) -> Plan:
@@ -190,7 +186,8 @@ class Planner:
             starts = [problem.alike.numbers([clocks_mhz])]
             known = self._simple(target_s, straggler)
             found = planner.search(answer.answer, target_s, starts, known)
-            if found.effective_j + waiting_w * found.mean_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
+            within_s = found.mean_s - problem.overhead_s  # the bound is without the overhead
+            if found.effective_j + waiting_w * within_s > (1 + _CLOSE_ENOUGH) * answer.lower_bound_j:
                 found = planner.search(answer.answer, target_s, starts, [*known, found], thorough=True)
             load = problem.played(clocks_mhz).switch_load
             chosen.append((tuple(problem.alike.mhz(found.clocks)[0]), load, planner.limited))
@@ -209,12 +206,9 @@ class Planner:
     def _within_power(self, power_w: float) -> Plan:
         slowest = self._own_pace(self.slowest_s)
         if slowest.average_power_w > power_w:
-            raise Impossible(
-                f"no plan found draws {power_w:.6g} W or less on average; the least is "
-                f"{slowest.average_power_w:.6g} W, with {slowest.iteration_time_s:.6g} s for an iteration",
-                asked=power_w,
-                best=slowest.average_power_w,
-            )
+            least = f"{slowest.average_power_w:.6g} W, with {slowest.iteration_time_s:.6g} s for an iteration"
+            text = f"no plan found draws {power_w:.6g} W or less on average; the least is {least}"
+            raise Impossible(text, asked=power_w, best=slowest.average_power_w)
         return self._shortest(power_w, slowest)
 
     def _own_pace(self, deadline_s: float) -> Plan:

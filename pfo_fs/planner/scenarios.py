@@ -135,8 +135,8 @@ class ScenarioPlanner:
         """
         near = self._near(answer, mean_s * self._wider_share, thorough and not self._free)
         improved = [self._improved(start, mean_s) for start in (*near, *starts)]
-        fitting = [plan for plan in (*improved, *known) if plan is not None and plan.mean_s <= mean_s]
-        return min([*fitting, self._at_max_clocks], key=self._descent.value)
+        fitting = [one for one in (*improved, *known, self._at_max_clocks) if one is not None and one.mean_s <= mean_s]
+        return min(fitting or [self._at_max_clocks], key=self._descent.value)
 
     def _improved(self, start: Array, mean_s: float) -> Played | None:
         """The plan that a descent finds from `start`, clocks as positions."""

@@ -80,19 +80,15 @@ class SwitchCosts:
     @property
     def none(self) -> bool:
         """Whether changes cost neither time nor energy and are not limited."""
-        return (
-            not self.driver_time_s
-            and not self.latency_s
-            and not self.wrong_clock_s
-            and self.max_calls_per_s == float("inf")
-        )
+        costs = self.driver_time_s or self.latency_s or self.wrong_clock_s
+        return not costs and self.max_calls_per_s == float("inf")
 
     def shortest_run_s(self, lowered: bool, mhz: int | None = None) -> float:
         """How long a rank must keep a clock before it can change again, in s.
 
         The calls of a change up end when the clock is needed. The calls of a change down begin then, and take the
         driver's time. The calls of the next change (in the worst case up) begin the driver's time and the latency
-        before it acts.
+        before it acts. The latency of the clock that is kept stands for that of the next one, which is not known here.
 
         Args:
             mhz: The clock that is kept; None: a clock with the usual latency.

@@ -4,7 +4,7 @@ The state is what `pfo-fs status` and the metrics file read again and again; the
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import fmean, median, stdev
@@ -223,7 +223,7 @@ class JobData(JobState):
 class Quietly:
     """Reads records; notes the error of a record that cannot be read, instead of raising it."""
 
-    def __init__(self, unreadable: list[str]) -> None:
+    def __init__(self, unreadable: MutableSequence[str]) -> None:
         self._unreadable = unreadable
 
     def __call__(self, read: Callable[..., T | None], *arguments: object, **place: int) -> T | None:
@@ -311,7 +311,7 @@ def _has_figures(result: ProfilingResult) -> bool:
     return (
         bool(times)
         and len(result.iter_energy) == count
-        and len(result.iter_span) in (0, count)
+        and {len(result.iter_span), len(result.iter_step)} <= {0, count}
         and all(0 < time_s < math.inf for time_s in times)
         and all(map(math.isfinite, result.iter_energy))
     )

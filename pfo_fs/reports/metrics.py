@@ -86,33 +86,33 @@ class FigureReader:
                     continue
                 folder = self._shared.job(job_id)
                 names = folder.names()
-                if len(figures.jobs) == MOST_JOBS:
-                    figures.states["not_read"] += 1
+                if layout.JOB in names and len(figures.jobs) == MOST_JOBS:
+                    figures.states["not_read"] += layout.END not in names
                 elif layout.JOB in names:
                     job = describe_job(folder)
+                    self._add_energy(figures, job)
                     if layout.END in names and not job.undo_owed:
                         self._ended[job_id] += 1
                         continue
                     figures.jobs.append(job)
                     figures.states[job.state] += 1
+            self._counted = {job_id: self._counted[job_id] for job_id in ids if job_id in self._counted}
             figures.reachable = True
         except (OSError, StoreError, RecordError):
             pass
-        self._add_energies(figures)
         figures.read_s, self._last = time.monotonic() - began, figures
         return figures
 
-    def _add_energies(self, figures: Figures) -> None:
-        counted: dict[str, float] = {}
-        for job in figures.jobs:
-            now_j, saved = job.energy_j or 0.0, job.verdict.saved
-            energy_j, counted[job.job_id] = max(0.0, now_j - self._counted.get(job.job_id, now_j)), now_j
-            figures.energy_j += energy_j
-            if saved is not None and saved < 1:
-                difference_j = energy_j * saved / (1 - saved)
-                figures.saved_j += max(0.0, difference_j)
-                figures.added_j += max(0.0, -difference_j)
-        self._counted = counted
+    def _add_energy(self, figures: Figures, job: JobStatus) -> None:
+        if (now_j := job.energy_j) is None:
+            return
+        energy_j, saved = max(0.0, now_j - self._counted.get(job.job_id, now_j)), job.verdict.saved
+        self._counted[job.job_id] = now_j
+        figures.energy_j += energy_j
+        if saved is not None and saved < 1:
+            difference_j = energy_j * saved / (1 - saved)
+            figures.saved_j += max(0.0, difference_j)
+            figures.added_j += max(0.0, -difference_j)
 
 
 def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
@@ -138,7 +138,7 @@ def _gauges(job: JobStatus) -> dict[str, tuple[str, float | None]]:
         "more_time_ratio": ("Additional time against max clocks, relative.", verdict.slower),
         "energy_saved_error_ratio": ("Two standard errors of the energy saved.", saved_error),
         "more_time_error_ratio": ("Two standard errors of the time.", slower_error),
-        "off_target_ratio": ("Time, or power if that is the target, above the job's target, relative.", off_target),
+        "off_target_ratio": ("Time above the job's target, or above what a target in W needs, relative.", off_target),
         "schedule_number": ("Number of the schedule in force; it changes when a schedule is published.", number),
         "settled": ("1 if the scheduler has measured the schedule in force, and keeps it.", settled),
         "slow_pipelines": ("Number of pipelines that the others wait for.", slow),

@@ -141,7 +141,7 @@ def _schedule_table(data: JobData) -> dict[str, object]:
             row += ["–" if value is None else f"{value:,.0f}" for value in (measured.energy_j, measured.power_w)]
         rows.append(row)
     return {
-        "caption": "All schedules",
+        "caption": "All schedules" if len(rows) == len(data.windows) else f"The newest {len(rows):,} schedules",
         "lead": "The first schedules ran on colder GPUs, which draw less.",
         "head": ["schedule", "from step", "what", "mean clock MHz", "time s", "energy J", "power W"],
         "rows": rows,
@@ -169,7 +169,8 @@ def pipeline(data: JobData) -> dict[str, object]:
     first = measured.results[0]
     span_s = (first.result.iter_span or first.result.iter_time)[number]
     degree = data.job.job_info.dp_degree
-    name = f"Step {first.first_step + number} under schedule {window.number}"
+    step = first.result.iter_step[number] if first.result.iter_step else first.first_step + number
+    name = f"Step {step} under schedule {window.number}"
     lead = [
         f"{name}, pipeline 0{f' of {degree}' if degree > 1 else ''}.",
         "Low boxes are forwards, high ones backwards; gaps are waiting.",

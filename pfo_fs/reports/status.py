@@ -1,7 +1,7 @@
 """What `pfo-fs status` shows: the state of daemon and jobs in the shared directory, on one screen."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ from pfo_fs.reports.wording import counted, energy_text, switching_text, term_te
 from pfo_fs.store import JobFolder, OffSwitch, SharedDirectory, SwitchedOff, bodies, layout
 
 _STATE_STYLE = {"running": "green", "waiting": "yellow", "broken": "bold red", "ended": "dim"}
-_quietly = Quietly([])
+_quietly = Quietly(deque(maxlen=0))
 """Records that cannot be read are left out of the screen; those of jobs are reported."""
 _HEARTBEAT_WAIT_S = 1.5
 _LOCAL_SIGN_WITHIN_S = 8.0
@@ -141,14 +141,14 @@ def collect_status(shared: SharedDirectory, live: int = 50) -> DirectoryStatus:
 
 def _with_sign_of_life(shared: SharedDirectory, told: bodies.DaemonBody, since_s: float) -> DaemonStatus:
     """The daemon is alive if its counter changes within 1.5 s; the times of two hosts are not compared."""
-    alive = False
-    while not told.stopped and not alive and time.monotonic() - since_s < _HEARTBEAT_WAIT_S:
-        newer = _quietly(shared.read_daemon)
-        if newer is not None and (newer.generation, newer.counter) != (told.generation, told.counter):
-            alive, told = not newer.stopped, newer
-        else:
-            time.sleep(0.1)
-    return DaemonStatus(**told.model_dump(), alive=alive)
+    before = told.generation, told.counter
+    while not told.stopped and (told.generation, told.counter) == before:
+        is_last = time.monotonic() - since_s >= _HEARTBEAT_WAIT_S
+        told = _quietly(shared.read_daemon) or told
+        if is_last:
+            break
+        time.sleep(0.1)
+    return DaemonStatus(**told.model_dump(), alive=not told.stopped and (told.generation, told.counter) != before)
 
 
 def who_applies(shared: SharedDirectory, folder: JobFolder) -> str:

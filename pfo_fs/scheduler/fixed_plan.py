@@ -95,9 +95,12 @@ def _read(path: Path) -> ScheduleDocument | list[StagePlan]:
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise PlanError(f"{path}: a plan file ends in .py (lowtime) or .yaml")
     try:
-        return parse_schedule_yaml(read_user_file(path, MAX_YAML_BYTES, "a plan"))
+        plan = parse_schedule_yaml(read_user_file(path, MAX_YAML_BYTES, "a plan"))
     except ScheduleProblems as error:
         raise PlanError(f"{path}: {error}", line=error.line) from error
+    if keys := [key for key in ("turns", "until", "target", "straggler") if getattr(plan, key) not in (None, ())]:
+        raise PlanError(f"{path}: a plan runs from the first step to the last; leave {' and '.join(keys)} out")
+    return plan
 
 
 PointSolution3D = make_3d_parallel(PointSolution)

@@ -243,9 +243,9 @@ class Cluster:
 
     def _iterate_on_nodes(self, clocks: Array, drawn: Drawn) -> Played:
         """Computes one iteration event by event; time passes on the nodes."""
-        work, played = self._kernels.work, []
+        played = []
         for nodes, numbers, factors, caps in zip(self._nodes, clocks.T, drawn.times.T, drawn.caps.T, strict=True):
-            work = self._kernels.work_under(caps) if caps.any() else work
+            work = self._kernels.work_under(caps) if caps.any() else self._kernels.work
             mhz = [work.clocks_mhz[number] for number in numbers]
             played.append(nodes.run(work, [mhz[order.start : order.stop] for order in work.orders], factors.tolist()))
         starts, ends, energies_j = (

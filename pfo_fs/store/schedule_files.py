@@ -69,16 +69,17 @@ class ScheduleFiles(RecordFolder):
             index = self.read(b.IndexBody, number=number)
         except RecordError:
             index = None
-        there = set(self.files.names(folder))
+        there, is_whole = set(self.files.names(folder)), index is not None
         plans = [(index and index.plan_file(info), f"{info.rank}.json") for info in rank_infos]
         missing = sorted((plan, name) for plan, name in plans if plan and name not in there)
         for plan, pairs in groupby(missing[:_RANK_FILES_AT_ONCE], key=itemgetter(0)):
             names = [name for _, name in pairs]
             data = self.files.read(f"{folder}/{plan}", layout.PLAN_LIMIT)
+            is_whole = is_whole and data is not None
             for at in range(0, len(names), b.MOST_NAMES_PER_FILE):
                 if data is not None:
                     self.files.claim_each(folder, names[at : at + b.MOST_NAMES_PER_FILE], data)
-        if len(missing) <= _RANK_FILES_AT_ONCE:
+        if is_whole and len(missing) <= _RANK_FILES_AT_ONCE:
             self._named = number
         return number == self._named
 

@@ -134,6 +134,8 @@ def test_a_plan_with_a_clock_that_a_model_lacks_is_judged_at_the_nearest_one() -
     beliefs = probed()
     model = model_of(beliefs)
     nodes = len(model.problem.pipeline.instructions)
+    model.stretches = [0] * 7 + [1] * 9
+    assert not model.one_stretch, "the first rank has two"
     plan, near = (ClockPlan(((mhz,) * nodes,)) for mhz in (1111, 1110))
     assert model.judge(plan) == model.judge(near)
     schedules = model.schedules(plan)
@@ -236,6 +238,8 @@ def test_default_clocks_below_the_highest_ones_are_noticed() -> None:
 
 
 def test_schedules_of_a_plan_name_the_instructions_of_each_rank() -> None:
+    longer = FrequencySchedule(rank=0, frequencies=[("forward", 900)] * (2 * MICROBATCHES + 1))
+    assert beliefs_of().layout.run_by(0, longer) == []
     beliefs = probed(dp=2)
     model = model_of(beliefs)
     plan = model.plan(1.0005)

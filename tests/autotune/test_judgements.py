@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfo_fs.autotune.goals import TIMES_THE_ERROR, measured_text
+from pfo_fs.autotune.goals import TIMES_THE_ERROR, PlanGoal, goal_text, measured_text
 from pfo_fs.autotune.job_layout import ClockPlan
 from pfo_fs.autotune.judgements import Figure, Judgement, ModelError, Trial, expected_offset, highest_scatter
+from pfo_fs.models import Target
 
 OF_ALL, OF_ONE = 0.001, 0.0003
 ERROR = ModelError(OF_ALL, OF_ONE)
@@ -124,3 +125,4 @@ def test_only_what_was_measured_is_said_against_how_many_steps() -> None:
     assert text_of(0.1, 0.01, 0.0, 0.001, measures_energy=False).startswith("energy not measured yet, 0.00 ± 0.20 %")
     assert measured_text(Judgement(0.0, 0.001, 0.0, 0.1, 0.01), None) == "not measured yet"
     assert measured_text(Judgement(0.0, 0.0, 0.0, 0.0, 0.0), None) == "all at max clocks"
+    assert goal_text(PlanGoal(Target(slowdown=1.0), {1: 0.8}), "", {}) == "target: no slowdown"

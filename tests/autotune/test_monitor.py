@@ -121,6 +121,7 @@ def test_a_pipeline_that_reports_nothing_does_not_keep_stragglers_from_being_fou
     times = [times_of(step, 4, 0.003, rng, lambda pipeline, _: 1.2 if pipeline == 1 else 1.0) for step in range(30)]
     found = [monitor.add(of_step[:3], {}) for of_step in times]
     assert [each for each in found if each is not None][-1] == {1: pytest.approx(1.2, abs=0.03)}
+    assert monitor.add([IterationTime(3, step, 1, 2 * MEAN_S) for step in range(22)], {}) is None, "it is too late"
 
 
 @pytest.mark.parametrize("span_s", [float("nan"), float("inf"), 0.0, -1.0])

@@ -1,5 +1,6 @@
 """The commands, as people and scripts use them."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ def test_the_schedule_in_force_is_shown_as_yaml_that_can_be_set(running: JobFold
     assert "forward 1200, backward 1200 x2" in shown.stdout
     (tmp_path / "again.yaml").write_text(shown.stdout)
     pfo_fs("schedule", "check", "latest", tmp_path / "again.yaml", "-d", tmp_path, code=0)
+    shutil.rmtree(running.location / layout.ORDER)  # the schedule in force tells the order, too
+    (tmp_path / "one.yaml").write_text("all: 1200\n")
+    pfo_fs("schedule", "check", "latest", tmp_path / "one.yaml", "-d", tmp_path, code=0)
 
 
 def test_a_schedule_in_turns_with_an_end_is_shown_with_both(running: JobFolder, tmp_path: Path) -> None:

@@ -202,6 +202,7 @@ class PolledJob:
     """A coordinator that only counts; it is also its own folder."""
 
     state, is_mine, is_calm = "running", True, False
+    still_leads = staticmethod(lambda: False)
 
     def __init__(self, job_id: str, clock: Clock, pause_s: float) -> None:
         self.job_id, self.pause_s, self.polls = job_id, pause_s, 0
@@ -249,6 +250,10 @@ def test_jobs_with_the_same_pause_come_to_be_polled_in_the_same_turn(clock: Cloc
     second.pause_s = 1.0
     run(served, clock, 10.0)
     assert first.polled_at == second.polled_at
+    clock.now, ended = clock.now + 1e9, []
+    first.end, served.folders.silent_s = lambda *said: ended.append(said), lambda _: 2e9
+    run(served, clock, 0.1)
+    assert not ended, "a daemon that leads no more ends no idle job"
     served.close()
 
 

@@ -174,6 +174,10 @@ def test_a_yaml_that_was_refused_unread_and_removed_is_no_problem_any_more(job: 
     job.poll(4)
     assert job.current.yaml_problem
     assert (job.numbers, job.yaml_status["state"]) == ([0], "rejected")
+    path.rename(path.with_name("away"))
+    job.poll(0.5)
+    path.with_name("away").rename(path)
+    assert job.poll().coordinator.poll() > 0.25, "a listing that lacked it does not count any more"
     path.rmdir() if path.is_dir() else path.unlink()
     job.poll(6)
     assert not job.current.yaml_problem

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from planner_problems import options_of, published, random_profile
 
-from pfo_fs.errors import ConfigError, Impossible
+from pfo_fs.errors import ConfigError, Impossible, PlannerError
 from pfo_fs.planner import (
     Measurement,
     Plan,
@@ -228,6 +228,8 @@ def test_lowtime_returns_the_same_kind_of_plan_and_ours_is_no_worse(problem: Pro
 
 
 def test_lowtime_says_when_its_fastest_plan_is_too_slow_and_is_not_asked_for_delays(problem: Problem) -> None:
+    with pytest.raises(PlannerError, match=r"^lowtime keeps 1 options of"):
+        next(lowtime_plans(problem, unit_time_s=10.0))
     with pytest.raises(Impossible, match="its fastest takes"):
         lowtime_plan(problem, 0.5, unit_time_s=0.005)
     other = dataclasses.replace(problem, pipeline=make_pipeline("1f1b", 8, 2).with_delay(0.001))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_problems import measured_mhz, published, small_problems
 
+from pfo_fs.autotune.job_layout import pipeline_of
 from pfo_fs.errors import ConfigError, Impossible
 from pfo_fs.planner import (
     Measurement,
@@ -300,3 +301,12 @@ def test_a_cost_out_of_range_is_refused_by_name(wrong: dict[str, float]) -> None
 def test_ranks_are_spread_over_hosts_in_their_order() -> None:
     assert even_hosts(5, 2) == ((0, 1), (2, 3), (4,))
     assert SwitchCosts(hosts=((1, 2),)).hosts_of(4) == [[1, 2], [0], [3]]
+
+
+def test_a_plan_is_in_time_without_a_thorough_search_where_max_clocks_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfo_fs.planner.scenarios._MORE", None)  # what a thorough search iterates over
+    rows = [Measurement(1400, 0.12, 10.0), Measurement(1300, 0.1, 20.0)]
+    profile = Profile({(stage, name): rows for stage in range(3) for name in ("forward", "backward")})
+    pipeline = pipeline_of([[("forward", stage), ("backward", stage)] for stage in (0, 2)])  # a stage is left out
+    planner = Planner(Problem(pipeline, profile, 60.0, 100.0, SwitchCosts(driver_time_s=0.001)))
+    assert planner.at(deadline=planner.fastest_s).iteration_time_s <= planner.fastest_s

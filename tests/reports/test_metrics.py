@@ -47,7 +47,7 @@ def test_a_running_job_has_its_energy_saving_and_state(played: JobFolder) -> Non
     assert (standby.reachable, standby.jobs) == (True, [])
 
 
-def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None:
+def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_job(tmp_path, 1)
     reader = FigureReader(SharedDirectory(folder.files, "test"))
 
@@ -66,6 +66,11 @@ def test_energy_is_added_up_from_one_reading_to_the_next(tmp_path: Path) -> None
     folder.write(bodies.ModelBody(**model, energy_saved=-0.25))
     found = read_at(15)
     assert (found.saved_j, found.added_j) == (pytest.approx(100), pytest.approx(180))  # both only grow
+    folder.write(bodies.EndBody(reason="finished"))
+    with monkeypatch.context() as outage:
+        outage.setattr(JobFolder, "names", lambda _: os.listdir(tmp_path / "none"))
+        assert not reader.read(leads=True).reachable
+    assert read_at(20).energy_j == pytest.approx(2250)
 
 
 def test_what_clocks_from_loads_have_saved_is_in_all_sums(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def test_others_may_read_the_file_and_not_write_it_whatever_the_umask(tmp_path: 
         os.umask(before)
 
 
-def test_an_ended_job_leaves_the_file_unless_a_gpu_of_it_is_not_reset(tmp_path: Path) -> None:
+def test_an_ended_job_leaves_the_file_unless_it_owes_an_undo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_job(tmp_path, 1)
     reader = FigureReader(SharedDirectory(folder.files, "test"))
     write_step(folder, 3)
@@ -118,6 +123,8 @@ def test_an_ended_job_leaves_the_file_unless_a_gpu_of_it_is_not_reset(tmp_path: 
     for owed in (0, 1, 1, 1, 0):
         folder.write(bodies.ProgressBody(ranks=[bodies.RankProgress(rank=0, undo_owed=owed)]))
         assert [job.undo_owed for job in reader.read(leads=True).jobs] == owed * [1]
+    monkeypatch.setattr("pfo_fs.reports.metrics.MOST_JOBS", 0)
+    assert not FigureReader(SharedDirectory(folder.files, "test")).read(leads=True).states["not_read"]
 
 
 def test_the_file_says_that_a_directory_hangs(tmp_path: Path) -> None:

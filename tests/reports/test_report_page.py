@@ -157,13 +157,14 @@ def test_a_schedule_by_hand_without_model_or_profile_still_shows_what_was_measur
     folder.write(bodies.CurrentBody(generation=1, number=1, start_step=10, state="running", source=source))
     for rank in range(2):
         times = {"forward": [[0.1] * 3] * 2, "backward": [[0.2] * 3] * 2}
-        result = ProfilingResult(rank=rank, iter_time=[1.25] * 2, iter_energy=[79.0, 81.0], time_breakdown=times)
+        known = {"iter_time": [1.25] * 2, "iter_energy": [79.0, 81.0], "iter_step": [12, 15]}
+        result = ProfilingResult(rank=rank, **known, time_breakdown=times)
         folder.write_results(1, [bodies.ResultBody(result=result, first_step=12)])
     write_step(folder, 40, 1.25)
     text = Reader(render_page(collect_job(folder))).text
     assert "−20.0 %" in text["headline"]
     assert "by hand" in text["headline"]
-    assert "Step 13 under schedule 1" in text["pipeline"]
+    assert "Step 15 under schedule 1" in text["pipeline"]
     assert "by hand" in text["schedules"]
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from commands import pfo_fs
+from jobs import daemon_body
 from record_corpus import ESCAPES, load, make_directory, places, plant, sign
 from rich.console import Console
 
 from pfo_fs.cli.terminal import PlainFormatter, say
 from pfo_fs.errors import plain_text
-from pfo_fs.reports.status import DirectoryStatus, collect_status, render
+from pfo_fs.reports.status import DirectoryStatus, _with_sign_of_life, collect_status, render
 from pfo_fs.store import JobFolder, bodies
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -43,6 +44,12 @@ def test_ten_thousand_empty_folders_are_one_line(tmp_path: Path) -> None:
     text = screen(state)
     assert "499 folders without job.json; 9,501 more jobs" in text
     assert len(text.splitlines()) < 10
+
+
+def test_a_daemon_lives_however_long_its_jobs_took_to_read(tmp_path: Path) -> None:
+    shared, _ = make_directory(tmp_path / "pfo")
+    shared.read_daemon = map(daemon_body, range(9)).__next__
+    assert _with_sign_of_life(shared, shared.read_daemon(), since_s=-60.0).alive
 
 
 def test_a_mistake_in_the_sites_rules_is_shown_with_its_line_and_key(tmp_path: Path) -> None:

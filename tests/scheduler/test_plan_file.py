@@ -168,6 +168,7 @@ def test_a_rank_gets_its_list_or_in_3d_that_of_its_stage(plan: Path, cls: type[F
         (PointSolution, "plan.csv", {"pp": 2}, r"plan\.csv: a plan file ends in \.py \(lowtime\) or \.yaml"),
         (PointSolution, "number.yaml", {"pp": 2}, r"must list the instructions one by one.* line 2"),
         (PointSolution, "typo.yaml", {"pp": 2}, r"typo\.yaml: line 2: unknown key 'stagse'; did you mean 'stages'\?"),
+        (PointSolution, "end.yml", {"pp": 2}, r"end\.yml: a plan runs .* to the last; leave turns and until out"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_run_is_refused_when_the_scheduler_is_made(
@@ -175,6 +176,7 @@ def test_a_plan_that_cannot_run_is_refused_when_the_scheduler_is_made(
 ) -> None:
     (plan.parent / "number.yaml").write_text("# a number needs to know the instructions\nall: 1200\n")
     (plan.parent / "typo.yaml").write_text("\nstagse:\n  0: 3\n")
+    (plan.parent / "end.yml").write_text("all: [forward 1200]\nuntil: 90\nturns: [3, 0]\n")
     (plan.parent / "large.py").write_bytes(b" " * (MAX_PLAN_BYTES + 1))
     with pytest.raises(PlanError, match=message) as caught:
         run(cls, plan.parent / name, **degrees)

@@ -163,11 +163,12 @@ def check_directory_in_time(
     Thread(target=_read, args=(reading, lines), daemon=True).start()
     try:
         while True:
+            within_s = _START_S if doing == "starting" else answer_within_s
             try:
-                told = lines.get(timeout=_START_S if doing == "starting" else answer_within_s)
+                told = lines.get(timeout=within_s)
             except Empty:
                 kind = mount_of(path).kind
-                text = f"{doing}: no answer within {answer_within_s:g} s (file system: {kind})"
+                text = f"{doing}: no answer within {within_s:g} s (file system: {kind})"
                 return [*checks, line("answers", "hung", text)]
             if "doing" in told:
                 doing = told["doing"]
