@@ -9,10 +9,11 @@ from jobs import make_job
 from traced_jobs import write_trace
 
 from pfo_fs.device.simulated.physics import A100
+from pfo_fs.models import Switching
 from pfo_fs.planner import make_pipeline
 from pfo_fs.settings import PFOSettings
 from pfo_fs.simulator import Cluster, ModelTruth, Play
-from pfo_fs.store.bodies import ModelBody
+from pfo_fs.store.bodies import ModelBody, ProgressBody, RankProgress
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,11 @@ def test_a_job_tells_from_what_it_has_measured_at_default_clocks_and_of_curves(t
     rows = [f"{kind},{mhz},0.1,{mhz / 50}" for kind in kinds for mhz in (1410, 1200, 1005)]
     play.folder.write_file("profile.csv", "\n".join(["stage,instruction,frequency,time,energy", *rows]).encode())
     play.folder.write(ModelBody(blocking_power_w=80.0, delay_s=0.0))
-    assert "was measured in this job" in pfo_fs(*arguments).stdout
+    assert "a clock per instruction" in told
+    play.folder.write(ProgressBody(ranks=[RankProgress(rank=0, switching=Switching(mode="launch"))]))
+    told = pfo_fs(*arguments).stdout
+    assert "was measured in this job" in told
+    assert "a clock per instruction" not in told, "clocks cannot follow the device there"
 
 
 def test_a_job_that_has_measured_nothing_yet_is_told_where_to_look(tmp_path: Path) -> None:

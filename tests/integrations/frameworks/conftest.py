@@ -1,7 +1,5 @@
 """Programs that train with a framework, one process per rank, and what they tell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

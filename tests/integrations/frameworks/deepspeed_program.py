@@ -1,7 +1,5 @@
 """One rank that trains with DeepSpeed's pipeline engine, with pfo-fs and without, and tells what it saw."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 from typing import Any

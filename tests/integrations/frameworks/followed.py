@@ -2,8 +2,6 @@
 `KINDS` what is run. Each case trains without pfo-fs and then with it, evaluates, and has a step that fails.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Facts = list[dict[str, Any]]

@@ -3,8 +3,6 @@
 Megatron-Core computes on CUDA only. This program, not the adapter, gives it CPU tensors where it asks for CUDA.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What the programs of these tests share: an optimizer that records what the adapter calls, and a file of facts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

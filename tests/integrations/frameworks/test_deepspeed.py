@@ -1,7 +1,5 @@
 """DeepSpeed's real pipeline engines on CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

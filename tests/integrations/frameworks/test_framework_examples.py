@@ -1,7 +1,5 @@
 """The examples that people start with, on two ranks without a GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Megatron-Core's real schedules on CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

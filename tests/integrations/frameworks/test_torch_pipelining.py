@@ -1,7 +1,5 @@
 """All schedules of torch.distributed.pipelining, followed by `pfo_fs.attach` on CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """torchtitan's real trainer, on CPU through a harness (torchtitan_on_cpu.py)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

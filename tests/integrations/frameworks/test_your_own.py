@@ -1,7 +1,5 @@
 """The adapter in examples/colossalai_adapter.py, on ColossalAI's real 1F1B schedule."""
 
-from __future__ import annotations
-
 import pytest
 from followed import *  # noqa: F403
 

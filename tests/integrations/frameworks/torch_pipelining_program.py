@@ -1,7 +1,5 @@
 """One rank that trains with schedules of torch.distributed.pipelining; tells what it saw with pfo-fs and without."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 torchtitan needs a GPU, and a newer torch for `schedule.step(arg_mbs=...)` and `set_timeout`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """One rank that trains with torchtitan's trainer, with pfo-fs and without, and tells what it saw."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

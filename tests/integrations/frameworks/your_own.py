@@ -1,7 +1,5 @@
 """ColossalAI's 1F1B schedule followed by an adapter of its own: examples/colossalai_adapter.py, tried."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any
