@@ -44,6 +44,9 @@ _SAME = 1e-9
 _LATENCIES_S = 0.01, 0.03, 0.1
 """Times from a request until the clock acts: on nodes with A100s and older GPUs, on such nodes if the calls of eight
 GPUs wait for each other, and at most on later GPUs."""
+_TWO_STRETCHES_S = 0.08
+"""If no rank works for so long in a step, plans have one clock per rank: in a job's first plans, a clock stays for four
+times its latency (10 ms at least), so that it acts for most of that time."""
 _IN_MEMORY = 0.5
 """Where nothing is known of GPUs and work, up to this share of what follows the clock may wait for memory instead: then
 lower clocks cost less time, and save more. Bandwidth grows more slowly than computing from one kind to the next."""
@@ -160,8 +163,8 @@ def advise(
     else:
         cases = [(Curves.of_model(model, names), late_s) for model in TRAINING.values()]
         cases.append((Curves.of_model(A100, names, _IN_MEMORY), quick_s))
-    # An instruction that ends before a clock acts has none of its own.
-    offered = ("plan", "ranks") if follows and full_s.mean() >= quick_s else ("ranks",)
+    work_s = np.add.reduceat(full_s.mean(axis=(0, 2)), pipeline.first_nodes[:-1])
+    offered = ("plan", "ranks") if follows and work_s.max() >= _TWO_STRETCHES_S else ("ranks",)
     jobs = [_Job(pipeline, full_s, one, latency_s, offered) for one, latency_s in cases]
     waits, is_known = jobs[0].waits(), bool(measured or published)
     unequal, uneven = waits[1].share > NOTABLE, waits[-1].share > NOTABLE
