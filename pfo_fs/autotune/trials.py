@@ -76,9 +76,11 @@ def _slope(values: Array, shares: Array) -> Figure:
     rather less than stated.
     """
     counts = ~np.isnan(shares)
+    if counts.sum() < 3:
+        return Figure()
     values, around = values[counts], shares[counts] - shares[counts].mean()
     squares = float((around**2).sum())
-    if squares == 0 or len(values) < 3:
+    if squares == 0:
         return Figure()
     slope = float((around * values).sum()) / squares
     rest = values - values.mean() - slope * around

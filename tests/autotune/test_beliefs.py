@@ -383,14 +383,15 @@ def test_factors_of_whole_steps_are_no_part_of_what_a_plan_is_late() -> None:
     assert trial.default_steps == 4, "two of all ranks, and four of half of them"
 
 
-def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy() -> None:
+@pytest.mark.parametrize(("block", "count"), [(1, 8), (2, 1)], ids=["short blocks", "one step"])
+def test_blocks_that_are_too_short_for_energy_counters_tell_no_energy(block: int, count: int) -> None:
     beliefs = probed()
     model = model_of(beliefs)
     plan = model.plan(1.0005)
     schedules = model.schedules(plan)
-    results = results_of(beliefs, schedules, turns=ROUND, count=8, factors=[0.05] * 8)
+    results = results_of(beliefs, schedules, turns=ROUND, count=count, factors=[0.05] * count)
     window = beliefs.take(results, schedules, ROUND)
-    assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, 1).saved.error)
+    assert math.isinf(trial_of(model_of(beliefs), beliefs, plan, window, block).saved.error)
 
 
 def test_powers_of_warm_gpus_are_told_as_those_of_the_first_windows() -> None:
