@@ -68,7 +68,7 @@ of an A100's), and those that a power limit holds far below the highest clock ha
 
 
 class Interval(NamedTuple):
-    """An energy saving, relative. On simulated A100s and A40s, 10 of 15 unseen jobs later saved an amount inside it."""
+    """An energy saving, relative. On simulated A100s and A40s, 10 of 12 unseen jobs later saved an amount inside it."""
 
     low: float
     high: float
