@@ -10,7 +10,7 @@ from torchrun import torchrun
 PROGRAM = Path(__file__).with_name("kinds_program.py")
 PARTS = ("pipeline", "power_limits", "loads")
 LACKS: dict[str, dict[str, str]] = {
-    **{kind: {} for kind in ("V100", "H100", "GH200", "B200", "B300")},
+    **{kind: {} for kind in ("V100", "A100", "H100", "GH200", "B200", "B300")},
     "H100-": dict.fromkeys(PARTS, "this user may not"),
     "RTX": dict.fromkeys(PARTS, "does not support it"),
 }
