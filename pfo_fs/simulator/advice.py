@@ -158,8 +158,8 @@ def advise(
     if measured:
         cases = [(measured, slow_s), (measured, quick_s)]
     elif published:
-        model = Curves.of_model(published[0], names)
-        cases = [(model, slow_s), *((one, quick_s) for one in [model, *Curves.of_trainings(published[0], names)])]
+        model, at_limit = Curves.of_model(published[0], names), Curves.at_limit(published[0], names)
+        cases = [(model, slow_s), (at_limit or model, quick_s)]
     else:
         cases = [(Curves.of_model(model, names), late_s) for model in TRAINING.values()]
         cases.append((Curves.of_model(A100, names, _IN_MEMORY), quick_s))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import np
-from pfo_fs.device.simulated.physics import MEASURED, SHARES, GpuModel, like
+from pfo_fs.device.simulated.physics import AT_LIMIT, SHARES, GpuModel, like
 from pfo_fs.planner import Measurement, Profile
 
 _CLOCKS, _LOWEST = 40, 0.42
@@ -47,13 +47,12 @@ class Curves(NamedTuple):
         return cls(rows, model.blocking_power_w)
 
     @classmethod
-    def of_trainings(cls, model: GpuModel, names: set[str]) -> list[Curves]:
-        """Returns what was published of single trainings on a kind of GPU."""
+    def at_limit(cls, model: GpuModel, names: set[str]) -> Curves | None:
+        """Returns what was published of a training on GPUs at their power limit; None for kinds without one."""
         known_mhz = [share * model.clocks_mhz[0] for share in SHARES]
-        return [
-            cls._between({name: (known_mhz, *training[like(name)]) for name in names}, model.blocking_power_w)
-            for training in MEASURED.get(model.name, ())
-        ]
+        of_kind = AT_LIMIT.get(model.name, {})
+        points = {name: (known_mhz, *of_kind[like(name)]) for name in names if of_kind}
+        return cls._between(points, model.blocking_power_w) if points else None
 
     @classmethod
     def _between(cls, points: Mapping[str, Sequence[Sequence[float]]], blocking_power_w: float) -> Curves:

@@ -148,33 +148,21 @@ def _alike(name: str, lowest_mhz: int, limits_w: tuple[float, float], waiting_w:
 TRAINING: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
 """Kinds whose curves were measured in training."""
 SHARES = (0.6, 0.7, 0.78, 0.85, 0.9, 0.94, 0.97, 1.0)
-MEASURED: Mapping[str, Sequence[Mapping[str, tuple[Sequence[float], Sequence[float]]]]] = {
-    "A100": (
-        {  # GPT-3 175B
-            "forward": (
-                (1.5601, 1.3451, 1.2131, 1.1189, 1.0608, 1.0254, 1.0045, 1.0),
-                (360.9, 352.0, 350.6, 381.0, 416.6, 453.2, 467.6, 473.9),
-            ),
-            "backward": (
-                (1.5222, 1.3186, 1.1938, 1.1082, 1.0561, 1.0208, 1.0035, 1.0),
-                (359.5, 352.7, 350.8, 383.5, 415.2, 449.5, 471.3, 480.2),
-            ),
-        },
-        {  # Bloom 176B
-            "forward": (
-                (1.5450, 1.3370, 1.2084, 1.1174, 1.0607, 1.0227, 1.0041, 1.0),
-                (340.4, 332.7, 325.5, 363.4, 392.4, 429.6, 456.3, 474.5),
-            ),
-            "backward": (
-                (1.4940, 1.3040, 1.1788, 1.0963, 1.0451, 1.0158, 1.0013, 1.0),
-                (342.2, 335.8, 328.7, 366.8, 398.7, 433.6, 459.5, 463.6),
-            ),
-        },
-    )
+AT_LIMIT: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
+    "A100": {
+        "forward": (
+            (1.5450, 1.3370, 1.2084, 1.1174, 1.0607, 1.0227, 1.0041, 1.0),
+            (340.4, 332.7, 325.5, 363.4, 392.4, 429.6, 456.3, 474.5),
+        ),
+        "backward": (
+            (1.4940, 1.3040, 1.1788, 1.0963, 1.0451, 1.0158, 1.0013, 1.0),
+            (342.2, 335.8, 328.7, 366.8, 398.7, 433.6, 459.5, 463.6),
+        ),
+    }
 }
-"""Single trainings, where the model of their kind does not show what the board's power limit does near the highest
-clock: at these shares of it, time relative to that at it, and energy per second of that, in J. Fitted by straight lines
-to the profiles of Perseus: time within 1.8 %, energy within 3.5 %."""
+"""Bloom 176B on A100s, whose power limit holds them near the highest clock, which the model of their kind does not show:
+at these shares of that clock, time relative to that at it, and energy per second of that, in J. Straight lines fitted to
+the profile in the artifact of Perseus: time within 1.8 %, energy within 3.5 %."""
 MODELS: Mapping[str, GpuModel] = {
     **TRAINING,
     "B300": _alike("B300", 345, (200.0, 1100.0), 183.5, _B300, 2.0),
