@@ -160,9 +160,9 @@ AT_LIMIT: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] = 
         ),
     }
 }
-"""Bloom 176B on A100s, whose power limit holds them near the highest clock, which the model of their kind does not show:
-at these shares of that clock, time relative to that at it, and energy per second of that, in J. Straight lines fitted to
-the profile in the artifact of Perseus: time within 1.8 %, energy within 3.5 %."""
+"""Bloom 176B on A100s that their power limit holds near the highest clock, which the model of their kind does not show:
+at these shares of that clock, time relative to that at it, and energy per second of that, in J. Straight lines fitted
+to the profile in the artifact of Perseus: time within 1.8 %, energy within 3.5 %."""
 MODELS: Mapping[str, GpuModel] = {
     **TRAINING,
     "B300": _alike("B300", 345, (200.0, 1100.0), 183.5, _B300, 2.0),
