@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pfo_fs.arrays import np
-from pfo_fs.device.simulated.physics import AT_LIMIT, SHARES, GpuModel, like
+from pfo_fs.device.simulated.physics import AT_LIMIT, GpuModel, like
 from pfo_fs.planner import Measurement, Profile
 
 _CLOCKS, _LOWEST = 40, 0.42
@@ -49,22 +49,13 @@ class Curves(NamedTuple):
     @classmethod
     def at_limit(cls, model: GpuModel, names: set[str]) -> Curves | None:
         """Returns what was published of a training on GPUs at their power limit; None for kinds without one."""
-        known_mhz = [share * model.clocks_mhz[0] for share in SHARES]
-        of_kind = AT_LIMIT.get(model.name, {})
-        points = {name: (known_mhz, *of_kind[like(name)]) for name in names if of_kind}
-        return cls._between(points, model.blocking_power_w) if points else None
-
-    @classmethod
-    def _between(cls, points: Mapping[str, Sequence[Sequence[float]]], blocking_power_w: float) -> Curves:
-        """Interpolates between clocks: for each instruction clocks (the lowest first), times and energies."""
-        known_mhz = [of[0] for of in points.values()]
-        ends_mhz = max(of[0] for of in known_mhz), max(of[-1] for of in known_mhz)
-        clocks_mhz = np.unique(np.linspace(*ends_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
-        rows: dict[str, list[Measurement]] = {}
-        for name, (known, *columns) in points.items():
-            of_clocks = (np.interp(clocks_mhz, known, column).tolist() for column in columns)
-            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
-        return cls(rows, blocking_power_w)
+        of_kind, top_mhz = AT_LIMIT.get(model.name, {}), model.clocks_mhz[0]
+        rows = {
+            (0, name): [Measurement(round(share * top_mhz), *of) for share, *of in of_kind[like(name)]]
+            for name in names
+            if of_kind
+        }
+        return cls.of_profile(Profile(rows), model.blocking_power_w) if rows else None
 
     @classmethod
     def of_profile(cls, profile: Profile, blocking_power_w: float) -> Curves | None:
@@ -77,8 +68,10 @@ class Curves(NamedTuple):
         lowest_mhz = max(map(min, points.values()))
         if lowest_mhz > _MEASURED_TO * top_mhz or min(map(len, points.values())) < _MEASURED:
             return None
-        means = {
-            name: (sorted(known), *np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T.tolist())
-            for name, known in points.items()
-        }
-        return cls._between(means, blocking_power_w)
+        clocks_mhz = np.unique(np.linspace(lowest_mhz, top_mhz, _CLOCKS).round().astype(int))[::-1].tolist()
+        rows: dict[str, list[Measurement]] = {}
+        for name, known in points.items():
+            columns = np.array([np.mean(known[mhz], axis=0) for mhz in sorted(known)]).T
+            of_clocks = (np.interp(clocks_mhz, sorted(known), column).tolist() for column in columns)
+            rows[name] = [Measurement(*of) for of in zip(clocks_mhz, *of_clocks, strict=True)]
+        return cls(rows, blocking_power_w)

@@ -147,22 +147,21 @@ def _alike(name: str, lowest_mhz: int, limits_w: tuple[float, float], waiting_w:
 
 TRAINING: Mapping[str, GpuModel] = {model.name: model for model in (A100, A40)}
 """Kinds whose curves were measured in training."""
-SHARES = (0.6, 0.7, 0.78, 0.85, 0.9, 0.94, 0.97, 1.0)
-AT_LIMIT: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
+AT_LIMIT: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]] = {
     "A100": {
         "forward": (
-            (1.5450, 1.3370, 1.2084, 1.1174, 1.0607, 1.0227, 1.0041, 1.0),
-            (340.4, 332.7, 325.5, 363.4, 392.4, 429.6, 456.3, 474.5),
+            (1, 1.0000, 474.5), (0.97, 1.0041, 456.3), (0.94, 1.0227, 429.6), (0.9, 1.0607, 392.4),
+            (0.85, 1.1174, 363.4), (0.78, 1.2084, 325.5), (0.7, 1.3370, 332.7), (0.6, 1.5450, 340.4),
         ),
         "backward": (
-            (1.4940, 1.3040, 1.1788, 1.0963, 1.0451, 1.0158, 1.0013, 1.0),
-            (342.2, 335.8, 328.7, 366.8, 398.7, 433.6, 459.5, 463.6),
+            (1, 1.0000, 463.6), (0.97, 1.0013, 459.5), (0.94, 1.0158, 433.6), (0.9, 1.0451, 398.7),
+            (0.85, 1.0963, 366.8), (0.78, 1.1788, 328.7), (0.7, 1.3040, 335.8), (0.6, 1.4940, 342.2),
         ),
     }
-}
+}  # fmt: skip
 """Bloom 176B on A100s that their power limit holds near the highest clock, which the model of their kind does not show:
-at these shares of that clock, time relative to that at it, and energy per second of that, in J. Straight lines fitted
-to the profile in the artifact of Perseus: time within 1.8 %, energy within 3.5 %."""
+shares of that clock, time relative to that at it, and energy per second of that, in J. Straight lines fitted to the
+profile in the artifact of Perseus: time within 1.8 %, energy within 3.5 %."""
 MODELS: Mapping[str, GpuModel] = {
     **TRAINING,
     "B300": _alike("B300", 345, (200.0, 1100.0), 183.5, _B300, 2.0),
