@@ -176,7 +176,8 @@ def advise(
     )
     for job, slowdown in track([*of_now, *of_even]):
         job.plan(slowdown)
-    remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or uneven]
+    waiting = waits[2].share + waits[3].share > NOTABLE  # pipelines wait for each other, for slow workers or loads
+    remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or waiting]
     known = "measured" if measured else "published" if published else "unknown"
     balanced = [one._replace(saved=one.saved[:1]) for one in _remedies(even, is_known)] if even else []
     return Advice(jobs[0].step_s, waits, remedies, balanced, known)

@@ -59,11 +59,12 @@ def test_a_long_stage_makes_the_others_wait_which_a_plan_saves() -> None:
     assert saved(advice, "plan")[0].low > 0.03
 
 
-def test_a_slow_worker_is_named_with_the_time_that_it_costs() -> None:
+def test_a_slow_worker_is_named_with_the_time_that_it_costs_and_others_may_run_slower() -> None:
     pipeline = pipeline_of(2)
     advice = advise(pipeline, durations(pipeline, 4) * np.array([1.0, 1.0, 1.5, 1.0]), "A100")
     assert {one.cause: one.shorter for one in advice.waits}["slow workers"] == pytest.approx(1 / 3, abs=0.01)
     assert shares(advice)["unequal loads"] == pytest.approx(0)
+    assert saved(advice, "loads")[0].low > 0.05
 
 
 def test_where_each_pipeline_has_a_slow_stage_no_worker_is_named() -> None:
