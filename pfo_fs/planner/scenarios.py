@@ -8,10 +8,11 @@
 The search keeps a limit on the number of clock changes by a price of each change: a higher price means fewer changes.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 
-from pfo_fs.arrays import Array
+from pfo_fs.arrays import Array, np
 from pfo_fs.planner.rank_runs import RankRuns
 from pfo_fs.planner.scenario_descent import MOST_WALKS, ScenarioDescent
 from pfo_fs.planner.scenario_model import Clocks, Played, Scenarios
@@ -70,6 +71,7 @@ class ScenarioPlanner:
         self._free = scenarios.problem.switch_costs.none
         self.answer = near
         self.limited = False
+        self._runs: tuple[ScenarioAnswer, RankRuns] | None = None
 
     @cached_property
     def _wider(self) -> Scenarios:
@@ -106,15 +108,24 @@ class ScenarioPlanner:
             mean_s: The longest mean iteration time, in s. Where no plan is found within it, all clocks are the highest.
             near: A plan that may be good already, with clocks in MHz; the search also tries plans near it.
         """
+        answer = self._relaxed(mean_s)
+        starts = [] if near is None else [self._wider.offered(near)]
+        known = [self._one_clock_per_rank(answer, mean_s)]
+        best = self.search(answer, mean_s, starts, known)
+        if not self._free and best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j:
+            best = self.search(answer, mean_s, starts, [*known, best], thorough=True)
+        return self._scenarios.mhz(best.clocks)
+
+    def _relaxed(self, mean_s: float) -> ScenarioAnswer:
         size = self._wider.durations_s.size
         steps = max(_LEAST_STEPS, round(_STEPS * min(1.0, _CELLS / size))) if self.answer is None else _FURTHER_STEPS
         self.answer = self._relaxation.solve(mean_s * self._wider_share, steps)
-        starts = [] if near is None else [self._wider.offered(near)]
-        known = [self._one_clock_per_rank(mean_s)]
-        best = self.search(self.answer, mean_s, starts, known)
-        if not self._free and best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j:
-            best = self.search(self.answer, mean_s, starts, [*known, best], thorough=True)
-        return self._scenarios.mhz(best.clocks)
+        return self.answer
+
+    def _runs_near(self, answer: ScenarioAnswer) -> RankRuns:
+        if self._runs is None or self._runs[0] is not answer:
+            self._runs = answer, RankRuns(self._wider, self._wider_descent, answer)
+        return self._runs[1]
 
     def search(
         self,
@@ -147,11 +158,21 @@ class ScenarioPlanner:
 
     def one_clock_per_rank(self, mean_s: float) -> list[list[int]]:
         """Returns clocks as `at` does, but with one clock for all instructions of a rank."""
-        return self._scenarios.mhz(self._one_clock_per_rank(mean_s).clocks)
+        return self._scenarios.mhz(self._one_clock_per_rank(self._relaxed(mean_s), mean_s).clocks)
 
-    def _one_clock_per_rank(self, mean_s: float) -> Played:
-        found = ScenarioDescent(self._scenarios, whole_ranks=True).improve(self._scenarios.max_clocks, mean_s)
-        plans = [self._at_max_clocks] if found is None else [self._at_max_clocks, found]
+    def _one_clock_per_rank(self, answer: ScenarioAnswer, mean_s: float) -> Played:
+        """The best plan near the relaxation's clock of each rank, the lowest clock of all ranks in time, or max clocks.
+
+        A descent from max clocks alone may find nothing: where equal ranks wait for each other, no rank saves by a
+        lower clock of its own.
+        """
+        scenarios, descent = self._scenarios, ScenarioDescent(self._scenarios, whole_ranks=True)
+        per_rank = self._runs_near(answer).at(float("inf"))  # no change of the clock is worth this price
+        common = np.flatnonzero(scenarios.table.offered.all(axis=0)).tolist()
+        alike = [*(np.full(per_rank.shape, number) for number in common), scenarios.max_clocks]  # the slowest first
+        in_time = bisect_left(alike, True, hi=len(common), key=lambda clocks: scenarios.play(clocks).mean_s <= mean_s)
+        found = [descent.improve(start, mean_s) for start in (per_rank, alike[in_time])]
+        plans = [plan for plan in (*found, self._at_max_clocks) if plan is not None]
         return min(plans, key=lambda plan: (plan.violations, plan.energy_j))
 
     def _near(self, answer: ScenarioAnswer, mean_s: float, thorough: bool) -> Iterator[Array]:
@@ -161,7 +182,7 @@ class ScenarioPlanner:
         changes, and plans at a price of time that makes them just in time.
         """
         scenarios = self._wider
-        runs = RankRuns(scenarios, self._wider_descent, answer)
+        runs = self._runs_near(answer)
 
         def played(price_j: float, factor: float = 1.0) -> Played:
             return scenarios.play(runs.at(price_j, factor))

@@ -36,7 +36,8 @@ _SCENARIOS, _PIPELINES, _CELLS = 16, 16, 65_536
 """At most 16 steps of at most 16 pipelines count, spread over the trace; fewer if they exceed 65,536 instructions."""
 _LARGE, _ROUNDS = 4096, (2, 4)
 """Plans for more instructions in a pipeline take minutes: they are made for the micro-batches of two and of four rounds
-through all ranks only. What bubbles save is the same in both, and each further micro-batch saves as much again."""
+through all ranks only. What bubbles save is the same in both, and each further micro-batch saves as much again, at most
+the mean of those before: bubbles are a smaller share of a larger job."""
 _MOSTLY = 0.75
 """A worker counts as slow if it is slow in three of four steps; a worker with more work in some steps does not."""
 _SAME = 1e-9
@@ -289,20 +290,23 @@ class _Job:
         """What each remedy saves at each slowdown, if all is known."""
         scenarios, found = self.scenarios, {}
         uniform = [scenarios.play(np.full((scenarios.nodes, scenarios.count), number)) for number in self._numbers]
-        if len(scenarios.problem.pipeline.orders) > 1:
-            counts = [job.scenarios.nodes for job in self.parts]
-            last, slope = self.parts[-1], (scenarios.nodes - counts[-1]) / max(1, counts[-1] - counts[0])
-            for name in self.planned_j:
-                pairs = zip(self.parts[0].planned_j[name], last.planned_j[name], strict=True)
-                found[name] = [(more_j + slope * (more_j - less_j)) / self.full_j for less_j, more_j in pairs]
-        if scenarios.pipelines > 1:
-            found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / self.full_j for slowdown in SLOWDOWNS]
         in_time = [
             [one.energy_j for one in uniform if one.mean_s <= (slowdown + _MOST_LATE) * self.step_s]
             for slowdown in SLOWDOWNS
         ]
-        found["limit"] = [1 - min(energies_j) / self.full_j for energies_j in in_time]
-        return found
+        limit = [1 - min(energies_j) / self.full_j for energies_j in in_time]
+        if len(scenarios.problem.pipeline.orders) > 1:
+            counts = [job.scenarios.nodes for job in self.parts]
+            last, slope = self.parts[-1], (scenarios.nodes - counts[-1]) / max(1, counts[-1] - counts[0])
+            for name in self.planned_j:
+                pairs = zip(self.parts[0].planned_j[name], last.planned_j[name], limit, strict=False)
+                found[name] = [
+                    max(same, min((more_j + slope * (more_j - less_j)) / self.full_j, more_j / last.full_j))
+                    for less_j, more_j, same in pairs
+                ]
+        if scenarios.pipelines > 1:
+            found["loads"] = [1 - self._by_loads_j(uniform, slowdown) / self.full_j for slowdown in SLOWDOWNS]
+        return {**found, "limit": limit}
 
     @property
     def _numbers(self) -> list[int]:

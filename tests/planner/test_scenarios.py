@@ -104,6 +104,9 @@ def test_plans_are_on_time_and_beat_one_clock(seed: int, costs: SwitchCosts, slo
         assert mean_s <= slowdown * highest_s * (1 + 1e-9) or scenarios.energy_j(clocks) == highest_j
         assert scenarios.energy_j(clocks) <= highest_j * (1 + 1e-9)
     assert scenarios.energy_j(plan) <= scenarios.energy_j(simple) * (1 + 1e-9)
+    for number in np.flatnonzero(problem.table.offered.all(axis=0)):
+        common = scenarios.play(np.full((scenarios.nodes, scenarios.count), number))
+        assert common.mean_s > slowdown * highest_s or scenarios.energy_j(simple) <= common.energy_j * (1 + 1e-9)
     for group in range(scenarios.count):
         for first, end in ((0, 8), (8, 16)):
             assert len(set(simple[group][first:end])) == 1
