@@ -104,7 +104,7 @@ def open_doorbell() -> tuple[int, int]:
 
 
 class OwnFile:
-    """A descriptor that is closed only if it still belongs to the file for which it was opened."""
+    """A descriptor that is closed once, and only if it still belongs to the file for which it was opened."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._file, self._marked = fd, os.fstat(fd), _mark(fd)
@@ -120,9 +120,10 @@ class OwnFile:
         return False
 
     def close(self) -> None:
-        """Closes the file, unless the program has."""
+        """Closes the file, unless this object or the program has."""
         if self.is_open():
-            os.close(self._fd)
+            fd, self._fd = self._fd, -1  # a later file may get this number, and all eventfds look the same to `fstat`
+            os.close(fd)
 
     def close_socket(self, of_file: socket.socket) -> None:
         """Closes the object with this descriptor, and the descriptor unless the program has."""

@@ -103,3 +103,12 @@ def test_our_socket_is_closed_once_and_a_file_in_its_place_stays_open(tmp_path: 
     assert os.read(fd, 6) == b"secret"
     os.close(fd)
     theirs.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this Python has no os.eventfd")
+def test_a_doorbell_is_closed_once_although_that_of_a_later_optimizer_has_its_number() -> None:
+    own = OwnFile(os.eventfd(0))
+    own.close()
+    later = os.eventfd(0)
+    own.close()
+    os.close(later)
