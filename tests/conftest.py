@@ -29,6 +29,12 @@ settings.register_profile("search", deadline=None, suppress_health_check=[Health
 settings.register_profile("pfo-fs", settings.get_profile("search"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pfo-fs"))
 
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one worker more than there are cores, since real processes wait much of their time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 _ENDS_WITHIN_S = 20.0
 """What a test has told to end may take so long; it must not need anything else."""
 
