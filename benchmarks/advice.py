@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=52_000, help="seed of the first drawn job")
     parser.add_argument("--seeds", type=int, default=20, help="number of drawn jobs")
-    parser.add_argument("--iterations", type=int, default=250)
+    parser.add_argument("--iterations", type=int, default=600, help="until plans mostly stay")
     parser.add_argument("--only", default="", help="only groups whose name begins with this")
     parser.add_argument("--known", action="store_true", help="make plans with full knowledge, too")
     parser.add_argument("--workers", type=int, default=2)

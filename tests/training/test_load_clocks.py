@@ -46,7 +46,7 @@ class Job:
 
 @pytest.mark.slow
 def test_where_only_power_limits_may_be_set_a_rank_that_always_waits_has_a_lower_one(tmp_path: Path) -> None:
-    job = Job(tmp_path, steps=70, uneven=True, options={"clock_backend": "power-cap"})
+    job = Job(tmp_path, steps=45, uneven=True, options={"clock_backend": "power-cap"})
     limits_w = [limits_set(job.sim_dir, f"g{rank}") for rank in range(2)]
     assert set(limits_w[0]) <= {500}
     assert min(limits_w[1]) < 450
