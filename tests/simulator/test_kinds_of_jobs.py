@@ -49,7 +49,7 @@ def test_jobs_of_all_kinds_save_energy_and_lose_no_time(
 def test_jobs_of_short_iterations_save_most_of_what_can_be_saved_in_time(
     tmp_path: Path, seed: int, iterations: int, least: float
 ) -> None:
-    """Of 14.7 and 36.3 %, which a plan with full knowledge saves (benchmarks/loop_yield.py); 5 to 12 with other noise."""
+    """Of 14.7 (5 to 12 with other noise) and 36.3 %, which full knowledge saves (benchmarks/loop_yield.py)."""
     play = Play(generated_job(seed).cluster(1), tmp_path, PFOSettings(scheduler="ParetoScheduler", profile_steps=5))
     played = list(play.run(iterations))
     assert saved(played[-50:]) > least
