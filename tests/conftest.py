@@ -31,8 +31,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "pfo-fs"))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: one worker more than there are cores, since real processes wait much of their time."""
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 1  # real processes wait much of their time
 
 
 _ENDS_WITHIN_S = 20.0

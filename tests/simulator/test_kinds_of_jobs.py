@@ -41,11 +41,7 @@ def test_jobs_of_all_kinds_save_energy_and_lose_no_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "iterations", "least"),
-    [(23, 300, 0.05), (22, 700, 0.25)],
-    ids=["several stages per rank", "iterations of 0.15 s"],
-)
+@pytest.mark.parametrize(("seed", "iterations", "least"), [(23, 300, 0.05), (22, 700, 0.25)], ids=["stages", "short"])
 def test_jobs_of_short_iterations_save_most_of_what_can_be_saved_in_time(
     tmp_path: Path, seed: int, iterations: int, least: float
 ) -> None:
