@@ -171,11 +171,8 @@ def advise(
     unequal, uneven = waits[1].share > NOTABLE, waits[-1].share > NOTABLE
     even_s = jobs[0].evened_s(unequal, uneven)
     even = [_Job(pipeline, even_s, job.curves, job.latency_s, offered) for job in jobs] if unequal or uneven else []
-    of_now, of_even = (
-        [(job, slowdown) for job in jobs for slowdown in SLOWDOWNS],
-        [(job, SLOWDOWNS[0]) for job in even],
-    )
-    for job, slowdown in track([*of_now, *of_even]):
+    todo = [(job, slowdown) for job in jobs for slowdown in SLOWDOWNS] + [(job, SLOWDOWNS[0]) for job in even]
+    for job, slowdown in track(todo):
         job.plan(slowdown)
     waiting = waits[2].share + waits[3].share > NOTABLE  # pipelines wait for each other, for slow workers or loads
     remedies = [one for one in _remedies(jobs, is_known) if one.name != "loads" or waiting]
