@@ -63,7 +63,8 @@ def advise(
 ) -> None:
     """Say what would save energy in a job, and how much, from durations at default clocks: no right is needed.
 
-    Tested on simulated A100s and A40s only: 10 of 12 jobs never seen before saved an amount inside the interval.
+    Tested on simulated GPUs only: jobs never seen before saved an amount inside the interval in 16 of 16 cases on
+    A100s, in 10 of 16 on A40s, which saved less.
     """
     from pfo_fs.simulator import read_trace
     from pfo_fs.simulator.advice import SLOWDOWNS, advise
