@@ -169,9 +169,9 @@ class ScenarioPlanner:
         scenarios, descent = self._scenarios, ScenarioDescent(self._scenarios, whole_ranks=True)
         per_rank = self._runs_near(answer).at(float("inf"))  # no change of the clock is worth this price
         common = np.flatnonzero(scenarios.table.offered.all(axis=0)).tolist()
-        alike = [*(np.full(per_rank.shape, number) for number in common), scenarios.max_clocks]  # the slowest first
-        in_time = bisect_left(alike, True, hi=len(common), key=lambda clocks: scenarios.play(clocks).mean_s <= mean_s)
-        found = [descent.improve(start, mean_s) for start in (per_rank, alike[in_time])]
+        alike = partial(np.full, per_rank.shape)
+        fast = common[bisect_left(common, True, key=lambda number: scenarios.play(alike(number)).mean_s <= mean_s) :]
+        found = [descent.improve(start, mean_s) for start in (per_rank, *map(alike, fast[:1]))]
         plans = [plan for plan in (*found, self._at_max_clocks) if plan is not None]
         return min(plans, key=lambda plan: (plan.violations, plan.energy_j))
 
