@@ -5,9 +5,10 @@ for memory, or the board's power limit holds the clock back) and 1 (it follows t
 The logarithm of its power falls likewise. So both are random lines whose slope wanders, a Gaussian process: between
 measured points its mean is a cubic spline, and its error grows with the distance from them.
 
-Often time does not change at all down to some clock, because memory or the board's power limit holds instructions back.
-So the line may be flat down to one of the measured clocks, or a little below it. The measurements decide how much that
-counts, too; without it, noise at one clock of the plateau would look like a slope.
+Often time does not change at all down to some clock, because memory or the board's power limit holds instructions
+back; at that limit, power does not change, either. So each line may be flat down to one of the measured clocks, or a
+little below it. The measurements decide how much that counts, too. Without it, noise at one clock of the plateau would
+look like a slope, and power would be expected to stay at the limit at all lower clocks.
 
 Stages of a model are often alike, and so are instructions on one kind of GPU. The measurements decide (by marginal
 likelihood) how much of a curve is common to all, and how much is each instruction's own.
@@ -66,7 +67,7 @@ class Prior:
 
 
 TIME = Prior(0.7, 0.4, 1.2, 0.0007, 0.0003, plateau=0.1)
-POWER = Prior(-1.6, 1.0, 5.0, 0.005, 0.002)
+POWER = Prior(-1.6, 1.0, 5.0, 0.005, 0.002, plateau=0.1)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,13 @@ def test_a_plateau_is_found_as_one() -> None:
     assert table[1140].time_s > 1.05 * table[1410].time_s
 
 
+def test_energy_falls_below_clocks_at_which_the_power_limit_makes_instructions_alike() -> None:
+    measured = {(stage, "forward"): [1410, 1365, 1320] for stage in range(2)}
+    table = fitted(points_of(follows(0.6, cap_mhz=1300), measured, error=0.002))
+    for row in table.values():
+        assert row[1200].time_s * row[1200].power_w < row[1410].time_s * row[1410].power_w
+
+
 def test_noise_at_the_clocks_of_a_plateau_is_not_taken_for_a_slope() -> None:
     def truth(kind: Kind, mhz: int) -> tuple[float, float]:
         return (1 + kind[0]) * 0.05 * max(1.0, 1100 / mhz), 90 + 250 * (mhz / 1410) ** 2.5

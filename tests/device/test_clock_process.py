@@ -290,7 +290,7 @@ def test_in_a_dry_run_clocks_are_taken_to_act_5_ms_after_calls(start: Start, mon
         clocks = start(report_to=helper.address, profile_steps=1)
         kernels, tracker = SimulatedKernels("a", stages=8, time_scale=1), InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 900)])
-        train(tracker, range(3), 2, partial(kernels.run, "forward"))
+        train(tracker, range(12), 2, partial(kernels.run, "forward"))
         measured = helper.wait(messages.MeasurementReport)
     assert set(measured.result["switching"]["latencies_s"].values()) == {0.005}
 
