@@ -234,15 +234,7 @@ class LoadDecider:
         learned: dict[str, list[float]] | None = None,
         holds: bool = False,
     ) -> None:
-        given = {
-            "places": [*places],
-            "offered_mhz": [*offered_mhz],
-            "change_s": change_s,
-            "lost_time": lost_time,
-            "orders": [[tuple(instruction) for instruction in order] for order in orders],
-            "learned": learned,
-            "holds": holds,
-        }
+        arguments = [places, offered_mhz, change_s, lost_time, orders, learned, holds]
         self._state_fd = open_memory_file("pfo-fs-loads")
         weakref.finalize(self, OwnFile(self._state_fd).close).atexit = False
         with _listening() as listening:
@@ -250,7 +242,7 @@ class LoadDecider:
             ours, theirs = socket.socketpair()
             with theirs:
                 fds = {"socket_fd": theirs.fileno(), "listening_fd": listening.fileno(), "state_fd": self._state_fd}
-                self._process = start_process(__name__, {**given, "token": token}, fds=fds)
+                self._process = start_process(__name__, {"arguments": arguments, "token": token}, fds=fds)
         self._file = OwnFile(ours.detach())
         weakref.finalize(self, self._file.close).atexit = False
         in_forked_children(self._file.close)
@@ -288,10 +280,9 @@ def main(given: dict[str, Any]) -> int:
     with suppress(OSError, ValueError):  # each rank's connection takes a descriptor
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    shape = StepShape.of_orders(given["orders"]) if given["orders"] else None
-    places, learned = given["places"], given["learned"]
-    numbers = given["change_s"], given["lost_time"]
-    coordinator = LoadCoordinator(places, given["offered_mhz"], *numbers, shape, learned, given["holds"])
+    places, offered_mhz, change_s, lost_time, orders, learned, holds = given["arguments"]
+    shape = StepShape.of_orders(orders) if orders else None
+    coordinator = LoadCoordinator(places, offered_mhz, change_s, lost_time, shape, learned, holds)
     listening = socket.socket(fileno=given["listening_fd"])
     training = socket.socket(fileno=given["socket_fd"])
     token = bytes.fromhex(given["token"])

@@ -36,13 +36,16 @@ from pfo_fs.training.step_parts import choose_switching
 pytestmark = pytest.mark.usefixtures("sim_dir")
 
 
-def train(tracker: InstructionTracker, steps: range, number: int, work: Callable[[], object] = int) -> None:
-    """Steps of one forward under a schedule with this number."""
+def train(
+    tracker: InstructionTracker, steps: range, number: int, work: Callable[[str], object] = len, names: str = "forward"
+) -> None:
+    """Steps of these instructions under a schedule with this number."""
     for step in steps:
         tracker.step_begin(step, number)
-        tracker.begin("forward")
-        work()
-        tracker.end("forward")
+        for name in names.split():
+            tracker.begin(name)
+            work(name)
+            tracker.end(name)
         tracker.step_end()
 
 
@@ -290,7 +293,7 @@ def test_in_a_dry_run_clocks_are_taken_to_act_5_ms_after_calls(start: Start, mon
         clocks = start(report_to=helper.address, profile_steps=1)
         kernels, tracker = SimulatedKernels("a", stages=8, time_scale=1), InstructionTracker(clocks, profile_steps=1)
         tracker.set_schedule([("forward", 900)])
-        train(tracker, range(12), 2, partial(kernels.run, "forward"))
+        train(tracker, range(12), 2, partial(kernels.run, stage=0))
         measured = helper.wait(messages.MeasurementReport)
     assert set(measured.result["switching"]["latencies_s"].values()) == {0.005}
 
@@ -303,13 +306,7 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
         plan = [("forward", 900), ("backward", 1200)]
         tracker.set_schedule(plan)
         assert clocks.message == ""
-        for step in range(10, 13):
-            tracker.step_begin(step, 2)
-            for name, _ in plan:
-                tracker.begin(name)
-                kernels.run(name, stage=0)
-                tracker.end(name)
-            tracker.step_end()
+        train(tracker, range(10, 13), 2, partial(kernels.run, stage=0), "forward backward")
         measured = helper.wait(messages.MeasurementReport)
         clocks.close()
         last = helper.wait(messages.ProgressReport, lambda m: m.step == 12)
@@ -335,7 +332,7 @@ def test_what_is_measured_matches_the_power_model(start: Start) -> None:
 def test_without_a_gpu_times_are_measured_and_wait_for_a_late_helper(start: Start) -> None:
     helper = ListeningHelper("late")
     clocks = start("none", report_to=helper.address, profile_steps=1)
-    train(InstructionTracker(clocks), range(2), number=0, work=partial(time.sleep, 0.01))
+    train(InstructionTracker(clocks), range(2), number=0, work=lambda _: time.sleep(0.01))
     wait_for(lambda: clocks.words[shared_page.MEASURED_NUMBER] == 0, what="the measurement")
     with helper:
         result = helper.wait(messages.MeasurementReport).result
@@ -360,13 +357,7 @@ def test_clocks_follow_a_device_far_behind(clocks: ClockProcess, gpu: GpuLog, ke
     all_launched = threading.Event()
     kernels.stream.launch("forward", work=20)
     kernels.stream.call(lambda: all_launched.wait(HANGS_AFTER_S) and None)
-    for step in range(3):
-        tracker.step_begin(step, 0)
-        for name, _ in schedule:
-            tracker.begin(name)
-            kernels.stream.launch(name, work=4)
-            tracker.end(name)
-        tracker.step_end()
+    train(tracker, range(3), 0, partial(kernels.stream.launch, work=4), 4 * "forward backward ")
     all_launched.set()
     kernels.stream.synchronize()
     gpu.wait(0)  # after the last step

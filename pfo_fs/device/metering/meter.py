@@ -162,14 +162,7 @@ class MarkedSteps:
         last_end_ns = self._last_end_ns or end_ns
         self.ended.append(
             EndedStep(
-                self._step,
-                self._number,
-                self._until,
-                self._begin_ns,
-                end_ns,
-                last_end_ns,
-                usable,
-                self._instructions,
+                self._step, self._number, self._until, self._begin_ns, end_ns, last_end_ns, usable, self._instructions
             )
         )
         self._begin_ns = -1
