@@ -74,6 +74,14 @@ class ScenarioRelaxation:
         """Returns the mean makespan in s, without the overhead."""
         return self._scenarios.mean_makespan(self._times_s(ratios), blur_s)[0]
 
+    def saved(self, answer: ScenarioAnswer) -> float:
+        """Returns the share of the energy at max clocks that an answer saves."""
+        waiting_w: float = self._scenarios.waiting_power_w
+        answer_j, full_j = (
+            self.energy_j(each) + waiting_w * self.mean_s(each) for each in (answer.ratios, self._fastest)
+        )
+        return 1 - answer_j / full_j
+
     def _times_s(self, ratios: Array) -> Array:
         return self._scenarios.durations_s * ratios[:, self._scenarios.group_of]
 

@@ -40,8 +40,8 @@ _MORE = (0.0, 300.0, 1200.0)
 """A thorough search tries several prices of a change: the price found, plus these multiples of the lowest price."""
 _FACTORS = 6
 """To find runs that are just in time, this many prices of time are tried."""
-_SAVES_NOTHING = 0.01
-"""If a plan saves less than this share of the energy, and changes cost something, the search is thorough."""
+_MOST_OF = 0.8
+"""If a plan saves less than this share of what could be saved if clock changes cost nothing, the search is thorough."""
 _FACTOR = 4.0
 """Until a price is high enough, each further price is this multiple of the price before."""
 
@@ -110,10 +110,10 @@ class ScenarioPlanner:
         """
         answer = self._relaxed(mean_s)
         starts = [] if near is None else [self._wider.offered(near)]
-        known = [self._one_clock_per_rank(answer, mean_s)]
-        best = self.search(answer, mean_s, starts, known)
-        if not self._free and best.energy_j > (1 - _SAVES_NOTHING) * self._at_max_clocks.energy_j:
-            best = self.search(answer, mean_s, starts, [*known, best], thorough=True)
+        best = self.search(answer, mean_s, starts, [self._one_clock_per_rank(answer, mean_s)])
+        saved = 1 - best.energy_j / self._at_max_clocks.energy_j
+        if not self._free and saved < _MOST_OF * self._relaxation.saved(answer):
+            best = self.search(answer, mean_s, starts, [best], thorough=True)
         return self._scenarios.mhz(best.clocks)
 
     def _relaxed(self, mean_s: float) -> ScenarioAnswer:

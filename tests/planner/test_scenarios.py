@@ -213,10 +213,11 @@ def test_a_pipeline_that_surely_waits_for_another_wins_no_time_by_higher_clocks(
     assert found.mean_s <= 1.05 * mean_s
 
 
-def test_a_plan_saves_most_of_what_there_is_also_where_drivers_are_too_slow_for_some_changes() -> None:
+@pytest.mark.parametrize(("driver_s", "late_s", "seed"), [(0.05, 0.01, 6), (0.0, 0.1, 2)])
+def test_a_plan_saves_most_of_what_there_is_where_calls_take_long(driver_s: float, late_s: float, seed: int) -> None:
     pipeline = make_pipeline("1f1b", 4, 8)
-    costs = SwitchCosts(driver_time_s=0.05, latency_s=0.01, timing_error_s=0.001)
-    problem = Problem(pipeline, random_profile(random.Random(6), pipeline, 12), 60.0, switch_costs=costs)
+    costs = SwitchCosts(driver_time_s=driver_s, latency_s=late_s, timing_error_s=late_s / 2)
+    problem = Problem(pipeline, random_profile(random.Random(seed), pipeline, 12), 60.0, switch_costs=costs)
     highest = all_maximum(problem)
     longest_s = 1.0005 * highest.iteration_time_s
     scenarios = Scenarios(problem, nominal_s(problem)[None, :, None], [0])
