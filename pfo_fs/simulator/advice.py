@@ -45,9 +45,6 @@ _SAME = 1e-9
 _LATENCIES_S = 0.01, 0.03, 0.1
 """Times from a request until the clock acts: on nodes with A100s and older GPUs, on such nodes if the calls of eight
 GPUs wait for each other, and at most on later GPUs."""
-_TWO_STRETCHES_S = 0.08
-"""If no rank works for so long in a step, plans have one clock per rank: in a job's first plans, a clock stays for four
-times its latency (10 ms at least), so that it acts for most of that time."""
 _IN_MEMORY = 0.5
 """Where nothing is known of GPUs and work, up to this share of what follows the clock may wait for memory instead: then
 lower clocks cost less time, and save more. Bandwidth grows more slowly than computing from one kind to the next."""
@@ -61,7 +58,8 @@ whose steps are alike. Clocks from loads: 0.86 to 0.91. A power limit is one clo
 wrong."""
 _LEFT, _LEFT_OF_SCATTER = 0.005, 0.5
 """A plan may save half a point less, because a job settles when a trial would hardly tell whether more can be saved;
-and half of the scatter of steps less: the more these differ, the longer it takes to tell that a plan is in time."""
+and half of the scatter of steps less: the more these differ, the longer it takes to tell that a plan is in time. So a
+clock per instruction is named only if it may save half a point more than a clock per rank."""
 _DELIVERED_UNKNOWN = {"plan": (0.2, 1.25), "ranks": (0.2, 1.25), "loads": (0.2, 1.05), "limit": (0.05, 1.05)}
 """The same on GPUs whose curve is not known: newer kinds save less (energies of a B300 and an RTX PRO 6000: 0.7 to 0.9
 of an A100's), and those that a power limit holds far below the highest clock have saved most of it already (a Hopper at
@@ -165,8 +163,7 @@ def advise(
     else:
         cases = [(Curves.of_model(model, names), late_s) for model in TRAINING.values()]
         cases.append((Curves.of_model(A100, names, _IN_MEMORY), quick_s))
-    work_s = np.add.reduceat(full_s.mean(axis=(0, 2)), pipeline.first_nodes[:-1])
-    offered = ("plan", "ranks") if follows and work_s.max() >= _TWO_STRETCHES_S else ("ranks",)
+    offered = ("plan", "ranks") if follows else ("ranks",)
     jobs = [_Job(pipeline, full_s, one, latency_s, offered) for one, latency_s in cases]
     waits, is_known = jobs[0].waits(), bool(measured or published)
     unequal, uneven = waits[1].share > NOTABLE, waits[-1].share > NOTABLE
@@ -192,7 +189,9 @@ def _remedies(jobs: Sequence[_Job], known: bool) -> list[Remedy]:
         remedies.append(
             Remedy(name, tuple(Interval(max(0.0, low * min(of) - left), high * max(0.0, *of)) for of in saved))
         )
-    return remedies
+    most = {one.name: one.saved[0].high for one in remedies}
+    is_more = "plan" in most and most["plan"] > most["ranks"] + _LEFT
+    return [one for one in remedies if one.name != "plan" or is_more]
 
 
 class _Job:
