@@ -62,10 +62,10 @@ def modules_loaded_by(code: str) -> set[str]:
 
 def pids_with(variable: str, value: str) -> list[int]:
     wanted, found = f"{variable}={value}".encode(), []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended, or is another user's
-            if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(int(pid))
     return found
 
 
